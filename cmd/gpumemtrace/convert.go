@@ -21,7 +21,7 @@ const convertExamples = `  gpumemtrace convert run.gmt                          
   gpumemtrace convert run.gmt --at end -o end.pb.gz     # and of the end
   gpumemtrace convert run.gmt --format table
   gpumemtrace convert run.pb.gz run.html                # a page of one moment, of a profile
-  gpumemtrace convert run.gmt -o run.pickle             # for https://pytorch.org/memory_viz`
+  gpumemtrace convert run.gmt run.pickle                # a file for PyTorch's memory_viz page, https://pytorch.org/memory_viz`
 
 func newConvert() *cobra.Command {
 	var f outputFlags

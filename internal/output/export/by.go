@@ -223,7 +223,11 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 		if !snapshot.OnGPU(s.Kind) {
 			return ""
 		}
-		return strings.Join(asked.values(s), " ")
+		values := asked.values(s)
+		for i := range values {
+			values[i] = render.Cut(values[i], 60)
+		}
+		return strings.Join(values, " ")
 	})
 	bytes := map[string]int64{}
 	for name, g := range rows {
@@ -232,7 +236,7 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 		}
 	}
 	says := func(name string) string {
-		return fmt.Sprintf("%s (%s)", render.Cut(name, 60), bytefmt.Format(bytes[name]))
+		return fmt.Sprintf("%s (%s)", name, bytefmt.Format(bytes[name]))
 	}
 	if parts := listed(bytes, most, says); len(parts) > 1 {
 		page.Line("By %s: %s.", strings.Join(asked.names(), " and "), strings.Join(parts, ", "))

@@ -166,6 +166,11 @@ func TestFailures(t *testing.T) {
 	fails := func(second int, recovered bool) *snapshot.OutOfMemory {
 		return &snapshot.OutOfMemory{Time: snapshottest.Start.Add(time.Duration(second) * time.Second), PID: 7, Process: "python3", Requested: 1 << 30, Recovered: recovered, Snapshot: made(5)}
 	}
+	refused := func(second int) *snapshot.OutOfMemory {
+		o := fails(second, false)
+		o.Calls = 2
+		return o
+	}
 	ends, goesOn, unknown := made(5), made(8), made(0)
 	running := made(8)
 	running.Processes[0].Exited = false
@@ -174,13 +179,14 @@ func TestFailures(t *testing.T) {
 		all  []*snapshot.OutOfMemory
 		want string
 	}{
-		"none":      {ends, nil, ""},
-		"recovered": {ends, []*snapshot.OutOfMemory{fails(1, true)}, "1 request failed for want of memory, and recovered"},
-		"once":      {ends, []*snapshot.OutOfMemory{fails(4, false)}, "1 request failed for want of memory, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). It ended the process, which made no tensor afterwards and was gone within 5s."},
-		"several":   {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "4 requests failed for want of memory, of which 2 recovered. The last one that did not, 4s after"},
-		"caught":    {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "2 requests failed for want of memory. The last one, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
-		"unknown":   {unknown, []*snapshot.OutOfMemory{fails(4, false)}, "(--oom). The process was gone within 5s."},
-		"running":   {running, []*snapshot.OutOfMemory{fails(4, false)}, "The process still ran when the trace ended, 5s later."},
+		"none":           {ends, nil, ""},
+		"recovered":      {ends, []*snapshot.OutOfMemory{fails(1, true)}, "1 request failed for want of memory, and recovered"},
+		"once":           {ends, []*snapshot.OutOfMemory{fails(4, false)}, "1 request failed for want of memory, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). It ended the process, which made no tensor afterwards and was gone within 5s."},
+		"several":        {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "4 requests failed for want of memory, of which 2 recovered. The last one that did not, 4s after"},
+		"caught":         {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "2 requests failed for want of memory. The last one, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
+		"unknown":        {unknown, []*snapshot.OutOfMemory{fails(4, false)}, "(--oom). The process was gone within 5s."},
+		"one by a limit": {unknown, []*snapshot.OutOfMemory{refused(2), fails(4, false)}, "2 requests failed for want of memory (the driver refused 1 of them, in 2 calls). "},
+		"running":        {running, []*snapshot.OutOfMemory{fails(4, false)}, "The process still ran when the trace ended, 5s later."},
 	} {
 		o := Options{Moment: &Moment{At: 4e9, Peak: 4e9, End: c.end}, Width: 400}
 		for _, f := range c.all {
@@ -193,5 +199,16 @@ func TestFailures(t *testing.T) {
 		if !strings.Contains(page.String(), c.want) || c.want == "" && strings.Contains(page.String(), "emory 1 ") {
 			t.Errorf("%s: no %q in\n%s", name, c.want, page.String())
 		}
+	}
+	held := made(1) // at the end
+	held.Samples[0].InuseBytes = 1
+	o := Options{Moment: &Moment{Peak: 4e9, End: held}, File: "run.gmt", Width: 400}
+	o.Failures.Add(fails(4, false))
+	var page strings.Builder
+	if err := Report(&page, made(0), o); err != nil {
+		t.Fatal(err)
+	}
+	if text := page.String(); !strings.Contains(text, ": nothing was held, 4s before a request failed for want of memory (--at oom).") || !strings.Contains(text, "Next\n  What was held when a request failed:\n    gpumemtrace report run.gmt --at oom\n") || strings.Contains(text, "--by line") {
+		t.Errorf("before it: %s", text)
 	}
 }

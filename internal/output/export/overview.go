@@ -129,8 +129,28 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 	case m.At >= m.duration():
 		page.Line("At the end, %v after the trace began at %s: %s%s. The peak was at %v (--at peak).", rounded(m.At), began, now, exited(m.End), rounded(m.Peak))
 	default:
-		page.Line("%v after the trace began at %s: %s. The peak was at %v (--at peak). At the end, after %v: %s%s (--at end).", m.At, began, now, rounded(m.Peak), rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
+		if x.shown(&sum) == 0 {
+			now = "nothing was held" + x.before()
+		}
+		when := fmt.Sprintf("%v after the trace began", m.At)
+		if m.At == 0 {
+			when = "When the trace began"
+		}
+		page.Line("%s at %s: %s. The peak was at %v (--at peak). At the end, after %v: %s%s (--at end).", when, began, now, rounded(m.Peak), rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
 	}
+}
+
+// before says how long before the last failure the moment is, "" if none is later.
+func (x *overview) before() string {
+	f := x.o.Failures.Last
+	if f == nil {
+		return ""
+	}
+	until := f.Time.Sub(x.s.Meta.Start) - x.o.Moment.At
+	if until < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %v before a request failed for want of memory (--at oom)", rounded(until))
 }
 
 // inStep says in which training step the peak of one process is.
@@ -378,8 +398,13 @@ func (x *overview) next(page *render.Page) {
 	}
 	file, at := x.o.File, x.o.at()
 	var commands []Command
+	sum := sumOf(onGPU(x.s))
+	nothing := x.shown(&sum) == 0
+	if nothing && x.o.Failures.Last != nil {
+		commands = append(commands, Command{"report " + file + " --at oom", "What was held when a request failed"})
+	}
 	if x.o.Failures.All > 0 {
-		commands = []Command{{"report " + file + " --oom", "Why it ran out of memory, and what would help"}}
+		commands = append(commands, Command{"report " + file + " --oom", "Why it ran out of memory, and what would help"})
 	}
 	if x.users() > 1 {
 		commands = append(commands, Command{"report " + file + " --by user" + at, "What each user holds"})
@@ -387,15 +412,17 @@ func (x *overview) next(page *render.Page) {
 	has := func(label func(*snapshot.Sample) string) bool {
 		return slices.ContainsFunc(x.s.Samples, func(s snapshot.Sample) bool { return label(&s) != "" && x.shown(&s.Values) > 0 })
 	}
-	if has(operator) {
+	switch {
+	case nothing:
+	case has(operator):
 		commands = append(commands, Command{"report " + file + " --by line,operator" + at, "Which operator made the memory of each line, and its stacks"})
-	} else {
+	default:
 		commands = append(commands, Command{"report " + file + " --by line" + at, "The stacks under each line"})
 	}
 	if has(func(s *snapshot.Sample) string { return s.Module }) {
 		commands = append(commands, Command{"report " + file + " --by module,category" + at, "What the modules of the model hold, and what it is for"})
 	}
-	if x.o.Moment == nil || x.s.Meta.Driver != "" { // a snapshot of PyTorch knows nothing of the driver
+	if !nothing && (x.o.Moment == nil || x.s.Meta.Driver != "") { // a snapshot of PyTorch knows nothing of the driver
 		commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
 	}
 	if x.o.Moment != nil {
