@@ -40,7 +40,7 @@ func (m *moment) Set(s string) error {
 		if !said {
 			said = true
 			later := ""
-			if name, _, found := strings.Cut(s, "-"); found && name != "" {
+			if name, _, found := strings.Cut(s, "-"); found && name != "" && !strings.Contains(s, ":") {
 				later = ". Give --at " + name + "-1s for a later one"
 			}
 			fmt.Fprintf(os.Stderr, "gpumemtrace: %s is %v before the trace began: what is shown is its beginning%s\n", s, (-at).Round(time.Millisecond), later)
