@@ -1,6 +1,7 @@
 package findings
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -59,39 +60,62 @@ func (l *look) grown(of *snapshot.Steps) (out []growth) {
 		bytes int64
 		left  [provenSteps]int64
 		held  map[string]int64
+		of    *snapshot.Sample
 	}
-	stacks := make([]*stack, len(l.peak.Samples))
+	var stacks []*stack
+	index := map[**snapshot.Location]int{} // what each holder has of a sample is a sample of its own, with the same stack
+	later := l.holders(of.PID)
 	for i := range l.peak.Live {
 		a := &l.peak.Live[i]
 		s := &l.peak.Samples[a.Sample]
-		if s.PID != of.PID || s.GPU != of.GPU || s.Kind != snapshot.Tensor || a.Time.Before(of.Last[0].Begin) {
+		if s.PID != of.PID || s.GPU != of.GPU || s.Kind != snapshot.Tensor || len(s.Stack) == 0 || a.Time.Before(of.Last[0].Begin) {
 			continue
 		}
-		x := stacks[a.Sample]
-		if x == nil {
-			x = &stack{held: map[string]int64{}}
-			stacks[a.Sample] = x
+		n, known := index[&s.Stack[0]]
+		if !known {
+			n, stacks = len(stacks), append(stacks, &stack{of: s, held: map[string]int64{}})
+			index[&s.Stack[0]] = n
 		}
+		x := stacks[n]
 		if n := stepOf(last, a.Time); n >= 0 {
 			x.left[n] += a.Size
 		}
 		x.bytes += a.Size
-		if s.Holder != "" {
-			x.held[holder.Alike(s.Holder)] += a.Size
+		if name := cmp.Or(later[alive{a.Address, a.Time.UnixNano()}], s.Holder); name != "" {
+			x.held[holder.Alike(name)] += a.Size
 		}
 	}
 	place := map[string]int{}
-	for i, x := range stacks {
-		if x == nil || slices.Contains(x.left[:], 0) {
+	for _, x := range stacks {
+		if slices.Contains(x.left[:], 0) {
 			continue
 		}
-		name := line(&l.peak.Samples[i])
+		name := line(x.of)
 		j, known := place[name]
 		if !known {
 			j, out = len(out), append(out, growth{line: name, holder: holder.Most(x.held)})
 			place[name] = j
 		}
 		out[j].bytes, out[j].each = out[j].bytes+x.bytes, out[j].each+slices.Min(x.left[:])
+	}
+	return out
+}
+
+// An alive is a tensor by its address and when it was made, in nanoseconds.
+type alive struct {
+	address uint64
+	made    int64
+}
+
+// holders returns what holds the tensors of a process that are there at the end: the last reading knows
+// more of them than one before the peak.
+func (l *look) holders(pid int) map[alive]string {
+	out := map[alive]string{}
+	for i := range l.end.Live {
+		a := &l.end.Live[i]
+		if s := &l.end.Samples[a.Sample]; s.PID == pid && s.Holder != "" {
+			out[alive{a.Address, a.Time.UnixNano()}] = s.Holder
+		}
 	}
 	return out
 }

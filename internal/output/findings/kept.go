@@ -67,13 +67,19 @@ func tensorBytes(s *holder.Storage) int64 {
 	return n
 }
 
+// onlyView reports whether nothing but the named tensor keeps a storage: the tensor that it is a view of
+// lies there too, even under no_grad, but has no other holder.
+func onlyView(s *holder.Storage) bool {
+	return s.Tensors == 1 || s.Tensors == 2 && s.Holders == 2 && slices.Equal(s.More, []string{s.Holder + "._base"})
+}
+
 // smallViews: the one tensor that lies in a storage is an eighth of it or less.
 func smallViews(l *look) (out []Finding) {
 	const less = 8
 	for _, h := range l.heaps {
 		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
 			n := tensorBytes(s)
-			return s.Role == holder.NoRole && s.Tensors == 1 && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
+			return s.Role == holder.NoRole && onlyView(s) && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
 		}) {
 			if !matters(k.bytes, onGPU(h.Reading)) {
 				continue

@@ -6,21 +6,27 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// secondGPUs: a process has a context and little else on a GPU, and most of its memory on another.
+// secondGPUs: a process has a context and little else on a GPU, but for what torch.load put there, and most
+// of its memory on another.
 func secondGPUs(l *look) (out []Finding) {
 	for _, u := range l.uses {
-		context, only := l.onlyContext(u)
+		context, only := l.onlyContext(u, loaded)
 		i := slices.IndexFunc(l.uses, func(other *use) bool {
 			return other.pid == u.pid && other.gpu != u.gpu && l.mostly(other) && other.bytes > u.bytes
 		})
 		if !only || i < 0 || u.bytes < leastBytes {
 			continue
 		}
+		what := "a context"
+		if _, alone := l.onlyContext(u, nil); !alone {
+			what = "a context and what torch.load put there"
+		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s (%d), whose memory is on GPU %s, also holds %s on GPU %s, nearly all of it a context, made%s.", u.process, u.pid, l.uses[i].gpu, bytefmt.Format(u.bytes), u.gpu, at(line(context))),
+			Says:   fmt.Sprintf("%s (%d), whose memory is on GPU %s, also holds %s on GPU %s, nearly all of it %s, made%s.", u.process, u.pid, l.uses[i].gpu, bytefmt.Format(u.bytes), u.gpu, what, at(line(context))),
 			Bytes:  u.bytes,
 			Change: "Name the process's own GPU there: torch.load(..., map_location=device), torch.cuda.set_device(local_rank), or CUDA_VISIBLE_DEVICES.",
 		})
@@ -30,12 +36,20 @@ func secondGPUs(l *look) (out []Finding) {
 
 // mostly reports whether more than its context is in a use.
 func (l *look) mostly(u *use) bool {
-	_, only := l.onlyContext(u)
+	_, only := l.onlyContext(u, nil)
 	return !only
 }
 
-// onlyContext returns the largest context of a use, and whether nearly all of it is that and code.
-func (l *look) onlyContext(u *use) (context *snapshot.Sample, only bool) {
+// loaded reports whether torch.load took the memory: PyTorch keeps it when the tensors are freed.
+func loaded(s *snapshot.Sample) bool {
+	return slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool {
+		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool { return strings.HasSuffix(x.File, "/torch/serialization.py") })
+	})
+}
+
+// onlyContext returns the largest context of a use, and whether nearly all of it is that and code, and
+// what else comes with it, if not nil.
+func (l *look) onlyContext(u *use, with func(*snapshot.Sample) bool) (context *snapshot.Sample, only bool) {
 	var rest int64
 	for _, s := range u.samples {
 		switch {
@@ -43,7 +57,7 @@ func (l *look) onlyContext(u *use) (context *snapshot.Sample, only bool) {
 			if context == nil || l.held(s) > l.held(context) {
 				context = s
 			}
-		case snapshot.Cause(s) != "code":
+		case snapshot.Cause(s) != "code" && (with == nil || !with(s)):
 			rest += l.held(s)
 		}
 	}
@@ -61,7 +75,7 @@ func workers(l *look) (out []Finding) {
 		var bytes int64
 		var made *snapshot.Sample
 		for _, u := range l.uses {
-			context, only := l.onlyContext(u)
+			context, only := l.onlyContext(u, nil)
 			if only && u.gpu == main.gpu && u.pid != main.pid && l.startedBy(u.pid, main.pid) && l.alone(u) {
 				idle, bytes, made = append(idle, u), bytes+u.bytes, context
 			}
@@ -87,18 +101,24 @@ func (l *look) alone(u *use) bool {
 	return !slices.ContainsFunc(l.uses, func(other *use) bool { return other.pid == u.pid && other.gpu != u.gpu })
 }
 
-// startedBy reports whether a process is another one's by what its command says: multiprocessing names
-// the parent, and a fork has its command.
+// startedBy reports whether a process is another one's by what its command says: a fork has that of its
+// parent. What multiprocessing starts is of the only other command that uses GPUs.
 func (l *look) startedBy(pid, parent int) bool {
 	own := l.commands[pid]
-	return own != "" && own == l.commands[parent] || strings.Contains(own, "multiprocessing") && strings.Contains(own, fmt.Sprintf("parent_pid=%d,", parent))
+	if !strings.Contains(own, "multiprocessing") {
+		return own != "" && own == l.commands[parent]
+	}
+	return !strings.Contains(l.commands[parent], "multiprocessing") && !slices.ContainsFunc(l.uses, func(u *use) bool {
+		command := l.commands[u.pid]
+		return command != l.commands[parent] && !strings.Contains(command, "multiprocessing")
+	})
 }
 
 // imports: memory was taken while a module was imported.
 func imports(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		taken := l.where(u, func(s *snapshot.Sample) bool {
-			return snapshot.Class(s.Kind) == snapshot.Class("") && slices.ContainsFunc(s.Stack, importing)
+			return snapshot.Class(s.Kind) != event.ClassDriver.String() && slices.ContainsFunc(s.Stack, importing)
 		})
 		bytes, _ := l.sumOf(taken)
 		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {

@@ -136,6 +136,18 @@ func TestRules(t *testing.T) {
 		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
 			func() *snapshot.Snapshot { m := training(); m.steps(20, 512); return m.Snapshot }(),
 			"Memory grows by 4.00 MiB with each training step at me/train.py:40 collect, kept by history[*]: 80.0 MiB so far.", 80 * mib},
+		{"growth", func() *snapshot.Snapshot { // the last reading of the heap was in the middle of the steps
+			m := training()
+			m.steps(20, 4*mib)
+			later := m.Samples[m.Live[0].Sample]
+			later.Holder = ""
+			m.Samples = append(m.Samples, later)
+			for i := range m.Live[16:] {
+				m.Live[16+i].Sample = len(m.Samples) - 1
+			}
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { m := training(); m.steps(4, 4*mib); return m.Snapshot }(),
+			"Memory grows by 4.00 MiB with each training step at me/train.py:40 collect, kept by history[*]: 80.0 MiB so far.", 80 * mib},
 		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
 			func() *snapshot.Snapshot { // made in the first steps alone
 				m := training()
@@ -170,6 +182,11 @@ func TestRules(t *testing.T) {
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
 			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
 			"24 views such as outs[*], of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
+		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { // under no_grad, too
+			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{s.Holder + "._base"}
+		})...), ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) {
+			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{"whole"}
+		})...), "24 views such as outs[*], of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
 		{"small-view", ofHeap(storages(1, "first", 32*mib, func(s *holder.Storage) { s.Shape = []int64{10} })...),
 			ofHeap(storages(1, "flat", 32*mib, func(s *holder.Storage) { s.Shape, s.Tensors = []int64{10}, 40 })...), // other views are of the rest
 			"first is a view of 40 B, and keeps a storage of 32.0 MiB.", 32 * mib},
@@ -232,9 +249,22 @@ func TestRules(t *testing.T) {
 			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, main)
 			return m.Snapshot
 		}(), "python3 (7), whose memory is on GPU 0, also holds 518 MiB on GPU 1, nearly all of it a context, made at me/train.py:12 resume.", 518 * mib},
-		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, parent_pid=7, pipe_handle=9)"), spawned("python3 other.py"),
+		{"second-gpu", func() *snapshot.Snapshot {
+			m := training()
+			load := []*snapshot.Location{python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main}
+			m.hold(context(7, "1"), 17, 518*mib, load...)
+			m.hold(snapshot.Labels{Kind: snapshot.Cached, PID: 7, Process: "python3", GPU: "1"}, 1, 256*mib, load...)
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { // it computes with what it loaded
+			m := training()
+			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), main)
+			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, python("step", "/home/me/train.py", 20), main)
+			return m.Snapshot
+		}(), "python3 (7), whose memory is on GPU 0, also holds 774 MiB on GPU 1, ", 774 * mib},
+		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=9)"), spawned("python3 other.py"),
 			"3 workers of python3 (7) hold a context on GPU 0 and nothing else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
-		{"import", imported("<frozen importlib._bootstrap>"), imported("/home/me/grid.py"), "An import takes 8.00 GiB of the GPU at me/train.py:31 <module>.", 8192 * mib},
+		{"import", imported(snapshot.Tensor, "<frozen importlib._bootstrap>"), imported(event.KindContext.String(), "<frozen importlib._bootstrap>"), "An import takes 8.00 GiB of the GPU at", 8192 * mib},
+		{"import", imported(event.KindDevice.String(), "<frozen importlib._bootstrap>"), imported(event.KindDevice.String(), "/home/me/grid.py"), "An import takes 8.00 GiB of the GPU at me/train.py:31 <module>.", 8192 * mib},
 	}
 	for i := range Rules {
 		name := Rules[i].Name
@@ -345,9 +375,9 @@ func spawned(command string) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
-func imported(file string) *snapshot.Snapshot {
+func imported(kind, file string) *snapshot.Snapshot {
 	m := training()
-	m.hold(snapshot.Labels{Kind: event.KindDevice.String()}, 1, 8192*mib, python("<module>", "/venv/lib/python3.12/site-packages/grid/__init__.py", 3), python("_call_with_frames_removed", file, 488), main)
+	m.hold(snapshot.Labels{Kind: kind}, 1, 8192*mib, python("<module>", "/venv/lib/python3.12/site-packages/grid/__init__.py", 3), python("_call_with_frames_removed", file, 488), main)
 	return m.Snapshot
 }
 
