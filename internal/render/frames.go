@@ -1,6 +1,8 @@
 package render
 
 import (
+	"cmp"
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -188,4 +190,21 @@ func rank(frames []*snapshot.Line, i int) int {
 	default:
 		return 4
 	}
+}
+
+// Target names what was traced, and says how many children of it hold memory that the trace found later.
+func Target(s *snapshot.Snapshot) string {
+	text, children := cmp.Or(s.Meta.Target, "unknown target"), map[int]bool{}
+	for i := range s.Samples {
+		if pid := s.Samples[i].PID; pid != 0 && !strings.Contains(text, fmt.Sprintf("pid %d ", pid)) {
+			children[pid] = true
+		}
+	}
+	if n := len(children); n > 0 && strings.HasPrefix(text, "pid ") && !strings.Contains(text, "child process") {
+		text += fmt.Sprintf(" and %d child process", n)
+		if n > 1 {
+			text += "es"
+		}
+	}
+	return text
 }

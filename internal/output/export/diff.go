@@ -121,7 +121,7 @@ func gpuOnly(s *snapshot.Snapshot) *snapshot.Snapshot {
 // momentOf says how much was held on GPUs, by whom and when.
 func momentOf(s *snapshot.Snapshot) string {
 	sum := sumOf(onGPU(s))
-	return fmt.Sprintf("%s of %s, %v after the trace began", bytefmt.Format(sum.InuseBytes), target(s), s.Meta.Duration.Round(time.Millisecond))
+	return fmt.Sprintf("%s of %s, %v after the trace began", bytefmt.Format(sum.InuseBytes), render.Target(s), s.Meta.Duration.Round(time.Millisecond))
 }
 
 // diffBy writes a row for each combination of values that has more or less in b than in a, the

@@ -1,7 +1,6 @@
 package export
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -47,7 +46,7 @@ func wrong(page *render.Page, s *snapshot.Snapshot) {
 // liveTitle begins a page of what was traced, or of a moment of a recording.
 func liveTitle(page *render.Page, s *snapshot.Snapshot) {
 	m := &s.Meta
-	page.Heading("GPU memory of %s", target(s))
+	page.Heading("GPU memory of %s", render.Target(s))
 	page.Line("%s", moment(s))
 	facts := []string{fmt.Sprintf("%d events", m.Events)}
 	if m.Driver != "" {
@@ -57,23 +56,6 @@ func liveTitle(page *render.Page, s *snapshot.Snapshot) {
 		facts = append(facts, "stacks: "+m.StackMode)
 	}
 	page.Line("%s", strings.Join(facts, ", "))
-}
-
-// target names what was traced, and says how many children of it hold memory that the trace found later.
-func target(s *snapshot.Snapshot) string {
-	text, children := cmp.Or(s.Meta.Target, "unknown target"), map[int]bool{}
-	for i := range s.Samples {
-		if pid := s.Samples[i].PID; pid != 0 && !strings.Contains(text, fmt.Sprintf("pid %d ", pid)) {
-			children[pid] = true
-		}
-	}
-	if n := len(children); n > 0 && strings.HasPrefix(text, "pid ") && !strings.Contains(text, "child process") {
-		text += fmt.Sprintf(" and %d child process", n)
-		if n > 1 {
-			text += "es"
-		}
-	}
-	return text
 }
 
 // moment says in sentences which moment s shows, and what GPUs hold then.
@@ -188,7 +170,7 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 // Segments, the segments of caching allocators.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	page.Heading("GPU memory of %s", target(s))
+	page.Heading("GPU memory of %s", render.Target(s))
 	x := newOverview(s, o)
 	switch {
 	case o.Before != nil:

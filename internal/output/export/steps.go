@@ -32,7 +32,7 @@ func noSteps(s *snapshot.Snapshot) string {
 // steps that began after it.
 func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	page.Heading("Training steps of %s", target(s))
+	page.Heading("Training steps of %s", render.Target(s))
 	if o.Before != nil {
 		page.Line("Steps that began between %v and %v after the beginning of the trace", o.Before.Meta.Duration, s.Meta.Duration)
 	}

@@ -99,7 +99,7 @@ func (w *run) document(s *state.State) *document {
 	view := s.View(state.Want{Steps: true, Holders: true, Windows: true, Native: w.opts.Native})
 	snap := view.Snapshot()
 	m := &d.meta
-	m.Title, m.Version, m.Command, m.Driver = web.Clean(snap.Meta.Target), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
+	m.Title, m.Version, m.Command, m.Driver = web.Clean(render.Target(snap)), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
 	m.BeginMS, m.End = w.Trace.Start.UnixMilli(), d.since(w.Now)
 	m.Changes = w.stream.Changes()
 	m.MapExact = w.lives.until == 0

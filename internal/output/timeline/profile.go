@@ -22,7 +22,7 @@ func writeProfile(w io.Writer, s *snapshot.Snapshot, mostRows int) ([]loss.Count
 	d := &document{w: &run{lost: lost}, meta: meta{Stacks: web.NewStacks(maxNodes)}, totals: render.Index[string]{}, byText: render.Index[string]{}}
 	m := &d.meta
 	m.Profile, m.Exact, m.MapExact, m.Bucket, m.Changes, m.Instants = true, true, true, 1, 1, 1
-	m.Title, m.Version, m.Driver = web.Clean(s.Meta.Target), web.Clean(s.Meta.Version), web.Clean(s.Meta.Driver)
+	m.Title, m.Version, m.Driver = web.Clean(render.Target(s)), web.Clean(s.Meta.Version), web.Clean(s.Meta.Driver)
 	m.BeginMS, m.End = s.Meta.Start.UnixMilli(), uint64(max(s.Meta.Duration, 0))
 	for _, text := range s.Notes {
 		m.Notes = append(m.Notes, web.Clean(text))
