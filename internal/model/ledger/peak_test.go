@@ -46,11 +46,11 @@ func TestPeaked(t *testing.T) {
 		if diff := cmp.Diff(tt.want, heard); diff != "" {
 			t.Errorf("%s: heard of the wrong peaks (-want +got):\n%s", tt.name, diff)
 		}
-		if got := l.Peak(proc); got != tt.peak {
+		if got := l.lookup(proc).sites.peak[event.ClassDevice]; got != tt.peak {
 			t.Errorf("%s: peak %d, want %d", tt.name, got, tt.peak)
 		}
 	}
-	if got := l.Peak(event.Process{PID: 99}); got != 0 {
+	if got := l.lookup(event.Process{PID: 99}).sites.peak[event.ClassDevice]; got != 0 {
 		t.Errorf("peak %d of a process that made no call", got)
 	}
 }

@@ -68,9 +68,6 @@ func (l *Ledger) Exited(proc event.Process) bool { return l.lookup(proc).exited 
 // ImageStart returns the earliest time that belongs to the image that proc runs.
 func (l *Ledger) ImageStart(proc event.Process) uint64 { return l.lookup(proc).exec + 1 }
 
-// Peak returns the highest total of class device that proc had, in bytes.
-func (l *Ledger) Peak(proc event.Process) int64 { return l.lookup(proc).sites.peak[event.ClassDevice] }
-
 // InUse returns what proc holds of a class, in bytes.
 func (l *Ledger) InUse(proc event.Process, class event.Class) int64 {
 	return l.lookup(proc).sites.inuse[class]

@@ -53,16 +53,6 @@ var (
 // in another file.
 var errDebugLink = errors.New("unwind information in another file")
 
-// readTable reads the unwind table of an ELF file and encodes it. It is a function
-// of what it reads. The error of a hostile file may be any.
-func readTable(r io.ReaderAt) ([]byte, error) {
-	parts, err := readParts(r)
-	if err != nil {
-		return nil, err
-	}
-	return encodeTable(parts...)
-}
-
 // readParts reads the parts of a file (split) side by side.
 func readParts(parts ...io.ReaderAt) ([]*codeBlocks, error) {
 	out, errs := make([]*codeBlocks, len(parts)), make([]error, len(parts))
@@ -358,8 +348,6 @@ func (d *decoder) bytes(n int) []byte {
 	d.rest = d.rest[n:]
 	return b
 }
-
-func firstPage(address uint64) uint64 { return address &^ support.StackDeltaPageMask }
 
 // pages returns how many pages the table's code lies in.
 func (t *table) pages() uint64 {
