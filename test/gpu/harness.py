@@ -167,8 +167,19 @@ class Tracer:
             with open(self.stderr.name) as f:
                 raise Failed(f"gpumemtrace ended with {code}: {f.read()}")
         self.replay()
+        for rule, says in self.findings():
+            print(f"       finding: {rule}: {says}", flush=True)
         with open(os.path.join(self.out, "p.json")) as f:
             return Snapshot(json.load(f))
+
+    def findings(self):
+        """What is wrong as the recording has it, the most bytes first: pairs of a rule and its sentences."""
+        if self.recording is None:
+            return []
+        done = subprocess.run([TOOL, "check", self.recording, "--no-finding", "all", "--format", "text"], capture_output=True, text=True)
+        if not done.stdout:
+            return [("check", f"ended with {done.returncode}: {done.stderr}")]
+        return [tuple(" ".join(line.split()[1:]).split(": ", 1)) for line in done.stdout.splitlines() if line.startswith("failed ")]
 
     def at(self, moment):
         """What the recording shows at a moment, once the trace has ended."""

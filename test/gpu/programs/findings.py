@@ -33,6 +33,11 @@ import torch.nn.functional as F  # noqa: E402
 MIB = 1 << 20
 
 
+def times(n):
+    """How often something is done: less on a CPU, which is slow."""
+    return n if GPU else max(3, n // 20)
+
+
 def culprit(cause):
     """The line of this file that is marked as the cause."""
     with open(__file__) as f:
@@ -89,7 +94,7 @@ def growth():
     """The outputs of all steps are collected on the GPU."""
     model, outputs = mlp(), []
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(200):
+    for _ in range(times(200)):
         batch = noise(1024, 1024)
         train(model, optimizer, batch)
         with torch.no_grad():
@@ -99,7 +104,7 @@ def growth():
 
 def old_graph():
     """A running mean of a model's outputs is never detached."""
-    model, centre, steps = mlp(), torch.zeros(1024, device=DEVICE), 160
+    model, centre, steps = mlp(), torch.zeros(1024, device=DEVICE), times(160)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(steps):
         batch = noise(1024, 1024)
@@ -117,7 +122,7 @@ class Monitor:
 def collected_graphs():
     """Losses of another batch are collected with their graphs."""
     global monitor
-    model, monitor, steps = mlp(), Monitor(), 80
+    model, monitor, steps = mlp(), Monitor(), times(160) // 2
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(steps):
         train(model, optimizer, noise(1024, 1024))
@@ -140,7 +145,7 @@ def small_view():
     """Only the first token's features are wanted, as views of all."""
     encoder, first = mlp(), []
     with torch.no_grad():
-        for _ in range(40):
+        for _ in range(times(40)):
             tokens = noise(64, 128, 1024)
             first.append(encoder(tokens)[:, 0])  # culprit: small-view
     wrong("small-view", len(first) * size([tokens]), names=["first"])
@@ -166,7 +171,7 @@ def shapes(model):
 
 def hook():
     """A summary of the model leaves its hooks behind."""
-    model, forwards = mlp(), 80
+    model, forwards = mlp(), times(80)
     with torch.no_grad():
         shapes(model)
         for _ in range(forwards):
@@ -205,7 +210,7 @@ def second_copy():
     saved = torch.load(path, map_location=DEVICE)  # culprit: second-copy
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    for _ in range(20):
+    for _ in range(times(20)):
         train(model, optimizer, noise(64, 2048))
     # The optimizer goes on with the tensors that were loaded for it.
     wrong("second-copy", size(model.parameters()), names=["saved"])
@@ -216,7 +221,7 @@ def frozen_copy():
     model = mlp(2048, 12)
     average = copy.deepcopy(model).requires_grad_(False)  # culprit: frozen-copy
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for _ in range(20):
+    for _ in range(times(20)):
         train(model, optimizer, noise(64, 2048))
         with torch.no_grad():
             for old, new in zip(average.parameters(), model.parameters()):
@@ -224,30 +229,33 @@ def frozen_copy():
     wrong("frozen-copy", size(average.parameters()), names=["average", "model"])
 
 
-class Scale(torch.autograd.Function):
-    """Keeps its output on ctx, whose node the output refers to."""
+class Split(torch.autograd.Function):
+    """Keeps its two outputs on ctx, whose node both refer to, so that the collector does not look into it."""
 
     @staticmethod
-    def forward(ctx, x, by):
-        ctx.by, ctx.scaled = by, x * by  # culprit: cycle
-        return ctx.scaled
+    def forward(ctx, x):
+        half = x.shape[1] // 2
+        ctx.parts = x[:, :half] * 2, x[:, half:] + 1  # culprit: cycle
+        return ctx.parts
 
     @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.by, None
+    def backward(ctx, first, second):
+        return torch.cat([first * 2, second], dim=1)
 
 
 def cycle():
     """Each call of a function of autograd leaves a cycle through C++."""
-    model, steps = mlp(), 150
+    model, steps = mlp(), times(150)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(steps):
         batch = noise(1024, 1024)
         optimizer.zero_grad()
-        (Scale.apply(model(batch), 2.0) - batch).square().mean().backward()
+        first, second = Split.apply(model(batch))
+        (first.square().mean() + second.square().mean()).backward()
         optimizer.step()
+    del first, second
     gc.collect()
-    wrong("cycle", steps * size([batch]), names=["scaled"])
+    wrong("cycle", steps * size([batch]), names=["parts"])
 
 
 def cycle_graph():
@@ -327,7 +335,7 @@ def optimizer_temporaries():
     """Adam computes all parameters at once."""
     model = mlp(4096, 6)
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(20):
+    for _ in range(times(20)):
         optimizer.zero_grad()
         model(noise(64, 4096)).square().mean().backward()
         optimizer.step()  # culprit: optimizer-temporaries
@@ -340,7 +348,7 @@ def type_copy():
     embedding = nn.Embedding(words, width, device=DEVICE, dtype=torch.bfloat16)
     head = nn.Linear(width, words, bias=False, device=DEVICE, dtype=torch.bfloat16)
     optimizer = torch.optim.SGD([*embedding.parameters(), *head.parameters()], lr=1e-2)
-    for _ in range(8 if GPU else 1):
+    for _ in range(times(8)):
         tokens = torch.randint(words, (2048,), device=DEVICE)
         logits = head(embedding(tokens))
         wide = logits.float()  # culprit: type-copy
@@ -357,7 +365,7 @@ def gradient_checkpointing():
     model.gradient_checkpointing_enable()
     model.eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for _ in range(10 if GPU else 1):
+    for _ in range(times(10)):
         tokens = torch.randint(4000, (8, 512), device=DEVICE)
         optimizer.zero_grad()
         before = allocated()
@@ -397,7 +405,7 @@ def second_gpu():
             layer.weight.copy_(weight)
     del saved, weight
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(20):
+    for _ in range(times(20)):
         optimizer.zero_grad()
         model(torch.randn(256, 4096, device="cuda")).square().mean().backward()
         optimizer.step()
@@ -444,7 +452,7 @@ def importing():
     import gridworld  # culprit: import
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(20):
+    for _ in range(times(20)):
         train(model, optimizer, noise(64, 1024))
     wrong("import", size([gridworld.values]), place="gridworld.py:2")
 
@@ -475,7 +483,7 @@ def plain():
     model = mlp(2048, 6)
     optimizer = torch.optim.Adam(model.parameters(), fused=GPU)
     losses = []
-    for _ in range(60):
+    for _ in range(times(60)):
         losses.append(train(model, optimizer, noise(2048, 2048)))
     right()
 
@@ -484,7 +492,7 @@ def mixed():
     """Automatic mixed precision."""
     model, scaler = mlp(2048, 6), torch.amp.GradScaler(enabled=GPU)
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(60):
+    for _ in range(times(60)):
         batch = noise(4096, 2048)
         optimizer.zero_grad()
         with torch.autocast(DEVICE, torch.float16 if GPU else torch.bfloat16):
@@ -501,7 +509,7 @@ def accumulation():
     """Gradients of eight batches are added up."""
     model = mlp(2048, 6)
     optimizer, schedule = torch.optim.AdamW(model.parameters()), []
-    for step in range(20):
+    for step in range(times(20)):
         for _ in range(8):
             batch = noise(2048, 2048)
             ((model(batch) - batch).square().mean() / 8).backward()
@@ -516,7 +524,7 @@ def recurrent():
     cell, head = nn.LSTMCell(512, 1024).to(DEVICE), nn.Linear(1024, 512).to(DEVICE)
     optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()])
     state = None
-    for _ in range(40):
+    for _ in range(times(40)):
         losses = []
         for _ in range(16):
             x = noise(512, 512)
@@ -561,7 +569,7 @@ def recomputing():
     """Gradient checkpointing that works."""
     model = Deep(1024, 8).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(20 if GPU else 8):
+    for _ in range(times(20)):
         train(model, optimizer, noise(4096, 1024))
     right()
 
@@ -575,7 +583,7 @@ def generation():
             x = noise(16, 1, width, dtype=torch.bfloat16)
             keys = [noise(16, 512, width, dtype=torch.bfloat16) for _ in range(layers)]
             values = [noise(16, 512, width, dtype=torch.bfloat16) for _ in range(layers)]
-            for _ in range(100 if GPU else 4):
+            for _ in range(times(100)):
                 for i, projection in enumerate(projections):
                     q, k, v = projection(x).chunk(3, dim=-1)
                     keys[i], values[i] = torch.cat([keys[i], k], dim=1), torch.cat([values[i], v], dim=1)
@@ -605,7 +613,7 @@ def prefetching():
         with torch.cuda.stream(side):
             return source.to(DEVICE, non_blocking=True)
     batch = copied()
-    for _ in range(60):
+    for _ in range(times(60)):
         main.wait_stream(side)
         batch.record_stream(main)
         following = copied()
@@ -646,7 +654,7 @@ def adversarial():
     """Two models and two optimizers, and a graph that is used twice."""
     maker, judge = mlp(1024, 4), nn.Sequential(nn.Linear(1024, 1024), nn.LeakyReLU(0.2), nn.Linear(1024, 1)).to(DEVICE)
     first, second = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
-    for _ in range(60):
+    for _ in range(times(60)):
         fake = maker(noise(4096, 1024))
         second.zero_grad()
         (F.softplus(judge(fake.detach())).mean() + F.softplus(-judge(noise(4096, 1024))).mean()).backward()

@@ -1,0 +1,84 @@
+"""What is wrong with programs that have one fault each, and with those that have none."""
+import re
+import subprocess
+
+from case import TENSORS, case, python, traced
+from harness import TOOL
+
+HEAPS = (*TENSORS, "--holders", "2s")
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+WITHIN = 0.02
+
+# Rules whose sentence names a line of the program.
+LINES = {"growth", "no-backward", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "second-gpu", "workers", "import"}
+
+
+def shown(*args):
+    """What a command prints, on one line."""
+    return " ".join(subprocess.run([TOOL, *args], capture_output=True, text=True).stdout.split())
+
+
+def recorded(t, name):
+    """What the program says where it waits, and the findings there, as pairs of rule and sentence. It then ends."""
+    v = t.program.expect(name)
+    t.tracer.stop()
+    return v, t.tracer.findings()
+
+
+def found(r, program, rule, flags=HEAPS):
+    """The first finding on the first screen is of the rule, with the line and the bytes that the program knows."""
+    with traced(r, python("findings.py", program), flags=flags) as t:
+        v, findings = recorded(t, "wrong")
+        run = t.tracer.recording
+    r.note("the program says", {k: x for k, x in v.items() if k not in ("name", "processes")})
+    own = [says for name, says in findings if name == rule]
+    r.check("a finding of the rule", bool(own), shown("check", run, "--no-finding", rule, "--format", "text"))
+    screen = shown("report", run)
+    first = screen.partition("What is wrong ")[2]
+    r.check("it comes first on the first screen", bool(own) and first.startswith(own[0]), first[:300])
+    if not own:
+        return
+    figures = [float(n) * UNITS[unit] for n, unit in re.findall(r"([\d.]+) ([KMG]iB|B)\b", own[0])]
+    off = min((abs(x - v["bytes"]) / max(v["bytes"], 1) for x in figures), default=1)
+    r.check("its bytes", off <= WITHIN, f"{off:.2%} off {v['bytes']}: {own[0]}")
+    place = v.get("place", f"findings.py:{v['line']}")
+    if rule in LINES:
+        r.check("its line", re.search(re.escape(place) + r"\b", own[0]) is not None, f"{place}: {own[0]}")
+    for x in v["names"]:
+        r.check(f"it names {x}", x in own[0], own[0])
+
+
+def register(program, rule=None, needs=(), gpus=1, flags=HEAPS):
+    def run(r):
+        found(r, program, rule or program, flags)
+    run.__name__ = "found_" + program.replace("-", "_")
+    case("torch", *needs, gpus=gpus)(run)
+
+
+for name in ("growth", "old-graph", "collected-graphs", "no-backward", "small-view", "hook", "traceback", "second-copy", "frozen-copy", "cycle",
+             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "workspaces", "workers", "import"):
+    register(name)
+register("cycle-graph", "cycle")
+register("checkpoint", needs=["transformers"])
+register("second-gpu", gpus=2)
+register("import-jax", "import", needs=["jax"], flags=())
+
+
+def healthy(r, name):
+    """Nothing is found in a program that has no fault."""
+    with traced(r, python("findings.py", "healthy", name), flags=HEAPS) as t:
+        _, findings = recorded(t, "right")
+        run = t.tracer.recording
+    r.equal("findings", findings, [])
+    r.note("looked for", shown("check", run, "--no-finding", "all", "--format", "text")[:3000])
+
+
+def register_healthy(name):
+    def run(r):
+        healthy(r, name)
+    run.__name__ = "healthy_" + name
+    case("torch")(run)
+
+
+for name in ("plain", "mixed", "accumulation", "recurrent", "evaluation", "recomputing", "generation", "loader", "prefetching", "episodes", "adversarial"):
+    register_healthy(name)
