@@ -44,7 +44,7 @@ func TestWhatIsWrong(t *testing.T) {
 	if err := Text(&b, live.NewTracker().Add(&live.Snapshot{Snapshot: snapshottest.Driver()}), 5, 200, false); err != nil {
 		t.Fatal(err)
 	}
-	before, _, found := strings.Cut(b.String(), "What is wrong: serve (20), whose memory is on GPU 0, also holds 442 MiB on GPU 1")
+	before, _, found := strings.Cut(b.String(), "What is wrong: serve (pid 20) works on GPU 0, but has opened GPU 1 too: 442 MiB there")
 	if !found || strings.Contains(before, "GPUs\n") || strings.Count(b.String(), "What is wrong") != 1 {
 		t.Errorf("it says\n%s", b.String())
 	}

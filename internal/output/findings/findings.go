@@ -308,6 +308,14 @@ func (x *lineOf) first() string {
 	return "; most are from " + x.name
 }
 
+// madeAt is ", made at " with a line, or nothing.
+func madeAt(line string) string {
+	if line == "" {
+		return ""
+	}
+	return ", made at " + line
+}
+
 func at(line string) string {
 	if line == "" {
 		return ""

@@ -31,14 +31,14 @@ func growing(l *look) (out []Finding) {
 			if !matters(g.each*manySteps, all) {
 				continue
 			}
-			kept := ""
+			who := "The program"
 			if g.holder != "" {
-				kept = ", kept by " + g.holder
+				who = "`" + g.holder + "`"
 			}
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("Memory grows by %s with each training step%s%s: %s so far.", bytefmt.Format(g.each), at(g.line), kept, bytefmt.Format(g.bytes)),
+				Says:   fmt.Sprintf("%s keeps %s more with each training step%s: %s so far.", who, bytefmt.Format(g.each), madeAt(g.line), bytefmt.Format(g.bytes)),
 				Bytes:  g.bytes,
-				Change: "Keep only what a later step needs: detach it, move it to the CPU, or add it up instead of collecting it.",
+				Change: "Append x.detach().cpu(), or keep a running sum: total += x.detach(). detach() alone frees the graph, and not the tensor.",
 			})
 		}
 	}

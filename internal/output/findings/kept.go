@@ -17,10 +17,10 @@ import (
 
 // A keep is what the objects of one path, numbers aside, keep.
 type keep struct {
-	path           string // without numbers if there are several
-	bytes          int64
-	storages       int
-	smallest, part int64 // of one of the storages: its bytes, and those of its tensor
+	path     string // without numbers if there are several
+	bytes    int64
+	storages int
+	part     int64 // bytes of a tensor in one of the storages
 }
 
 // keeps adds up the storages on GPUs for which f is true, by path, the largest first.
@@ -48,6 +48,12 @@ func keeps(r *holder.Reading, path func(*holder.Storage) string, f func(*holder.
 }
 
 func path(s *holder.Storage) string { return s.Name() }
+
+// variable returns a path without the graph that it leads to.
+func variable(path string) string {
+	name, _, _ := strings.Cut(path, ".grad_fn")
+	return name
+}
 
 // itemBytes are the sizes of types of numbers, in bytes.
 var itemBytes = map[string]int64{
@@ -84,11 +90,11 @@ func smallViews(l *look) (out []Finding) {
 			if !matters(k.bytes, onGPU(h.Reading)) {
 				continue
 			}
-			says := fmt.Sprintf("%s is a view of %s, and keeps a storage of %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+			says := fmt.Sprintf("`%s` is a view of %s. It keeps the whole tensor that it was cut from: %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			if k.storages > 1 {
-				says = fmt.Sprintf("%d views such as %s, of %s each, keep storages of %s in all.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+				says = fmt.Sprintf("%d small views, `%s`, of %s each, keep the whole tensors that they were cut from: %s.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			}
-			out = append(out, Finding{Says: says, Bytes: k.bytes, Change: "Keep a copy of the part instead: x[...].clone()."})
+			out = append(out, Finding{Says: says, Bytes: k.bytes, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if its gradient is needed."})
 		}
 	}
 	return out
@@ -109,9 +115,9 @@ func oldGraphs(l *look) (out []Finding) {
 		}) {
 			if matters(k.bytes, onGPU(h.Reading)) {
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("%s keeps the autograd graph of earlier training steps: %s in %s.", k.path, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
+					Says:   fmt.Sprintf("`%s` still links to the graphs of earlier training steps, which keep %s in %s.", variable(k.path), bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
 					Bytes:  k.bytes,
-					Change: "Keep x.detach() or x.item() instead of x.",
+					Change: "Write x = x.detach() before each step, and leave out retain_graph=True. Gradients then stop where a step begins.",
 				})
 			}
 		}
@@ -130,9 +136,9 @@ func collectedGraphs(l *look) (out []Finding) {
 				continue
 			}
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("%s, a %s of %s, keeps autograd graphs: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
+				Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
 				Bytes:  graph,
-				Change: "Keep x.detach() or x.item() instead of x.",
+				Change: "For logging, keep x.detach(). If their sum is differentiated later, call backward() on each item instead.",
 			})
 		}
 	}
@@ -161,9 +167,9 @@ func noBackward(l *look) (out []Finding) {
 			continue
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("Autograd keeps %s of activations for a backward pass that never runs, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
+			Says:   fmt.Sprintf("The model runs with gradients on, but no backward pass follows: autograd keeps %s of activations, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
 			Bytes:  bytes,
-			Change: "Run the model under torch.inference_mode() or torch.no_grad().",
+			Change: "Put \"with torch.no_grad():\" around that call. model.eval() does not do that.",
 		})
 	}
 	return out
@@ -196,9 +202,9 @@ func frozenCopies(l *look) (out []Finding) {
 					continue
 				}
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("%s is a copy of %s that is not trained: %s.", copied, model, bytefmt.Format(bytes[copied])),
+					Says:   fmt.Sprintf("`%s` is a second copy of `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
 					Bytes:  bytes[copied],
-					Change: "If it is an average of the weights or a reference, keep it on the CPU, or in a smaller type.",
+					Change: "An average of the weights can stay on the CPU, in float32. A frozen reference can be bfloat16.",
 				})
 				break
 			}
@@ -240,8 +246,10 @@ func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time
 // heldBy finds what is reached through a hook of a module, or a traceback.
 func heldBy(what string) func(*look) []Finding {
 	kinds := map[string]struct{ says, change string }{
-		"hook":      {"A hook keeps %[2]s: %[1]s (%[3]s).", "Remove the hook when it is no longer needed: handle.remove()."},
-		"traceback": {"The traceback of an exception keeps %[2]s: %[1]s (%[3]s).", "Let go of the exception (del e, or sys.last_traceback = None), and keep its text instead."},
+		"hook": {"A hook of a module keeps %[2]s in %[3]s: `%[1]s`.",
+			"Empty what the hook fills, and keep x.detach().cpu() there. If the hook is no longer needed, call remove() of the handle that its registration returned."},
+		"traceback": {"A stored exception keeps the local variables of the functions that it passed through: %[2]s in %[3]s, `%[1]s`.",
+			"In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None. In code, keep traceback.format_exc() instead of the exception, and retry after the except block."},
 	}
 	through := map[string]func(string) bool{
 		"hook": func(p string) bool { return strings.Contains(p, "_hooks[") },
@@ -271,10 +279,14 @@ func cycles(l *look) (out []Finding) {
 	for _, h := range l.heaps {
 		for _, k := range keeps(h.Reading, path, (*holder.Storage).Stuck) {
 			if matters(k.bytes, onGPU(h.Reading)) {
+				change := "Use torch.autograd.grad(..., create_graph=True), or set .grad to None after each backward pass."
+				if !strings.HasSuffix(k.path, holder.GradientCycle) {
+					change = "In forward, call ctx.save_for_backward(x) instead of ctx.x = x, and read ctx.saved_tensors in backward."
+				}
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("Nothing reaches %s in %s any more, and no garbage collector frees them: %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), k.path),
+					Says:   fmt.Sprintf("%s in %s leaked: they are in a reference cycle that gc.collect() cannot free, %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), strings.TrimPrefix(k.path, holder.CyclePrefix)),
 					Bytes:  k.bytes,
-					Change: "Break the cycle: save tensors with ctx.save_for_backward, and set gradients to None after create_graph=True.",
+					Change: change,
 				})
 			}
 		}
@@ -298,9 +310,9 @@ func waiting(l *look) (out []Finding) {
 		}
 		if matters(bytes, reserved) && blocks > 1 {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("%d tensors, %s, are freed but wait for another stream to finish with them (record_stream).", blocks, bytefmt.Format(bytes)),
+				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Reuse one buffer, or wait for the stream (current_stream().wait_stream(side)) before the tensor is freed.",
+				Change: "Instead of record_stream, let a tensor's own stream wait before it is freed: torch.cuda.current_stream().wait_stream(other). If the CPU runs many steps ahead, synchronize every few steps.",
 			})
 		}
 	}
@@ -346,9 +358,9 @@ func secondCopies(l *look) (out []Finding) {
 			}
 			if n >= 4 && bytes >= all/100*80 && matters(bytes, onGPU(h.Reading)) {
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("%s holds a second copy of the model's parameters: %s in %s of the same shapes.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
+					Says:   fmt.Sprintf("`%s` holds a second copy of the model's parameters: %s in %s of the same shapes.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
 					Bytes:  bytes,
-					Change: "If it is a checkpoint, load it with map_location=\"cpu\", or delete it after load_state_dict.",
+					Change: "Load a checkpoint with torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. Keep the best state so far on the CPU.",
 				})
 			}
 		}

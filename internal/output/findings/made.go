@@ -23,9 +23,9 @@ func optimizerTemporaries(l *look) (out []Finding) {
 		})
 		if bytes, _ := l.sumOf(made); matters(bytes, u.bytes) && bytes >= u.bytes/100*leastOfPeak {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("Temporaries of the optimizer's step are %s of the peak%s: it computes all parameters at once.", bytefmt.Format(bytes), l.lines(made)[0].at()),
+				Says:   fmt.Sprintf("The optimizer's step%s makes %s of temporary tensors at the peak, because it updates all parameters together (foreach).", l.lines(made)[0].at(), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Pass fused=True or foreach=False to the optimizer: it then makes no temporaries, or those of one parameter at a time.",
+				Change: "Pass fused=True (Adam, AdamW, SGD, Adagrad), or else foreach=False, which is slower.",
 			})
 		}
 	}
@@ -56,14 +56,14 @@ func typeCopies(l *look) (out []Finding) {
 			if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
 				continue
 			}
-			what := "A copy of one tensor in another type"
+			what := "A copy of one tensor in another type takes"
 			if s.InuseObjects > 1 {
-				what = fmt.Sprintf("Copies of %d tensors in another type", s.InuseObjects)
+				what = fmt.Sprintf("Copies of %d tensors in another type take", s.InuseObjects)
 			}
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("%s: %s of the peak%s, beside the original.", what, bytefmt.Format(bytes), at(line(s))),
+				Says:   fmt.Sprintf("%s %s of the peak%s.", what, bytefmt.Format(bytes), madeAt(line(s))),
 				Bytes:  bytes,
-				Change: "If these are logits, compute the loss in chunks; otherwise convert less at a time, or free the original first.",
+				Change: "If these are logits, compute the loss in chunks, each under torch.utils.checkpoint or with a backward pass of its own. Otherwise keep no second name for the original.",
 			})
 		}
 	}
@@ -92,9 +92,9 @@ func checkpointing(l *look) (out []Finding) {
 		}
 		if backward && !again {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("Gradient checkpointing saves nothing: %s under it, %s%s, stay until the backward pass, which recomputes none.", bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes), l.lines(kept)[0].at()),
+				Says:   fmt.Sprintf("Gradient checkpointing has no effect%s: %s (%s) stay until the backward pass, which recomputes nothing.", l.lines(kept)[0].at(), bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Put the model into training mode (model.train()), and see that an input of each checkpoint requires a gradient, or pass use_reentrant=False.",
+				Change: "Pass use_reentrant=False. A torch.autograd.Function in it must use ctx.save_for_backward.",
 			})
 		}
 	}
@@ -110,9 +110,9 @@ func workspaces(l *look) (out []Finding) {
 		bytes, objects := l.sumOf(all)
 		if objects > usual && matters(bytes, u.bytes) {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces, %s: each stream that computes has its own, in each thread%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
+				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
 				Bytes:  bytes,
-				Change: "Use fewer streams, or set CUBLAS_WORKSPACE_CONFIG=:16:8 before the program starts.",
+				Change: "Multiply on fewer streams, or start with CUBLAS_WORKSPACE_CONFIG=:4096:2, which may be slower.",
 			})
 		}
 	}
@@ -136,9 +136,9 @@ func graphPools(l *look) (out []Finding) {
 			continue
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%d CUDA graphs have a private pool each, %s in all. Memory of one serves no other.", len(pools), bytefmt.Format(sum)),
+			Says:   fmt.Sprintf("%d CUDA graphs have a private pool each, %s in all. They cannot use each other's memory.", len(pools), bytefmt.Format(sum)),
 			Bytes:  sum - largest,
-			Change: fmt.Sprintf("If they do not run at one time, capture the largest first and pass its pool to the others (pool=first.pool()): up to %s less.", bytefmt.Format(sum-largest)),
+			Change: fmt.Sprintf("Let them share one: torch.cuda.graph(g, pool=first.pool()), up to %s less. That is safe only if they replay in the order of their capture, never together, and an output is copied before the next replay.", bytefmt.Format(sum-largest)),
 		})
 	}
 	return out
@@ -162,9 +162,9 @@ func fragmentation(l *look) (out []Finding) {
 			continue
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("Fragmentation costs %s of the %s that PyTorch reserved: it is cached beside tensors that live.", bytefmt.Format(lost), bytefmt.Format(sum.Reserved)),
+			Says:   fmt.Sprintf("Fragmentation wastes %s of the %s that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", bytefmt.Format(lost), bytefmt.Format(sum.Reserved)),
 			Bytes:  lost,
-			Change: "Try PYTORCH_ALLOC_CONF=expandable_segments:True. gpumemtrace whatif RUN says what that, and other settings, would save.",
+			Change: "Start with PYTORCH_ALLOC_CONF=expandable_segments:True. gpumemtrace whatif RUN says what that saves.",
 		})
 	}
 	return out
@@ -199,9 +199,9 @@ func communicators(l *look) (out []Finding) {
 		}
 		if n > usual {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("NCCL holds %s on GPU %s for %d communicators%s.", bytefmt.Format(bytes), u.gpu, n, at(line(first))),
+				Says:   fmt.Sprintf("NCCL holds %s on GPU %s for %d communicators%s.", bytefmt.Format(bytes), u.gpu, n, madeAt(line(first))),
 				Bytes:  bytes,
-				Change: "Each process group has its own communicator: reuse groups, and destroy those that are no longer needed (dist.destroy_process_group(group)).",
+				Change: "Create each process group once and reuse it, and call dist.destroy_process_group(group) on all of its ranks when it is done. For sends between pairs of ranks, use batch_isend_irecv.",
 			})
 		}
 	}

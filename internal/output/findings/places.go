@@ -21,14 +21,14 @@ func secondGPUs(l *look) (out []Finding) {
 		if !only || i < 0 || u.bytes < leastBytes {
 			continue
 		}
-		what := "a context"
+		what := "CUDA's context"
 		if _, alone := l.onlyContext(u, nil); !alone {
-			what = "a context and what torch.load put there"
+			what = "CUDA's context and what torch.load put there"
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s (%d), whose memory is on GPU %s, also holds %s on GPU %s, nearly all of it %s, made%s.", u.process, u.pid, l.uses[i].gpu, bytefmt.Format(u.bytes), u.gpu, what, at(line(context))),
+			Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, nearly all of it %s%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), what, madeAt(line(context))),
 			Bytes:  u.bytes,
-			Change: "Name the process's own GPU there: torch.load(..., map_location=device), torch.cuda.set_device(local_rank), or CUDA_VISIBLE_DEVICES.",
+			Change: "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) before.",
 		})
 	}
 	return out
@@ -88,9 +88,9 @@ func workers(l *look) (out []Finding) {
 			hold = "holds"
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s of %s (%d) %s a context on GPU %s and nothing else: %s, made%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), at(line(made))),
+			Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and nothing else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
 			Bytes:  bytes,
-			Change: "Do not touch CUDA in workers: let them return tensors of the CPU, and move them to the GPU in the main process.",
+			Change: "Make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process.",
 		})
 	}
 	return out
@@ -123,9 +123,9 @@ func imports(l *look) (out []Finding) {
 		bytes, _ := l.sumOf(taken)
 		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("An import takes %s of the GPU%s.", bytefmt.Format(bytes), l.lines(taken)[0].at()),
+				Says:   fmt.Sprintf("The import%s takes %s of the GPU.", l.lines(taken)[0].at(), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "If it is JAX, set XLA_PYTHON_CLIENT_PREALLOCATE=false; otherwise import it later, or have it take memory when it is first used.",
+				Change: "JAX: start with XLA_PYTHON_CLIENT_PREALLOCATE=false, or with JAX_PLATFORMS=cpu if it needs no GPU. A module of your own: allocate in a function, not at import.",
 			})
 		}
 	}

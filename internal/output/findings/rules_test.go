@@ -135,7 +135,7 @@ func TestRules(t *testing.T) {
 	cases := []ruleCase{
 		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
 			func() *snapshot.Snapshot { m := training(); m.steps(20, 512); return m.Snapshot }(),
-			"Memory grows by 4.00 MiB with each training step at me/train.py:40 collect, kept by history[*]: 80.0 MiB so far.", 80 * mib},
+			"`history[*]` keeps 4.00 MiB more with each training step, made at me/train.py:40 collect: 80.0 MiB so far.", 80 * mib},
 		{"growth", func() *snapshot.Snapshot { // the last reading of the heap was in the middle of the steps
 			m := training()
 			m.steps(20, 4*mib)
@@ -147,14 +147,14 @@ func TestRules(t *testing.T) {
 			}
 			return m.Snapshot
 		}(), func() *snapshot.Snapshot { m := training(); m.steps(4, 4*mib); return m.Snapshot }(),
-			"Memory grows by 4.00 MiB with each training step at me/train.py:40 collect, kept by history[*]: 80.0 MiB so far.", 80 * mib},
+			"`history[*]` keeps 4.00 MiB more with each training step, made at me/train.py:40 collect: 80.0 MiB so far.", 80 * mib},
 		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
 			func() *snapshot.Snapshot { // made in the first steps alone
 				m := training()
 				m.steps(20, 4*mib)
 				m.Live = m.Live[:15]
 				return m.Snapshot
-			}(), "Memory grows by", 80 * mib},
+			}(), "`history[*]` keeps 4.00 MiB more", 80 * mib},
 		{"old-graph", func() *snapshot.Snapshot {
 			m := training()
 			m.steps(20, 0)
@@ -169,7 +169,7 @@ func TestRules(t *testing.T) {
 			m.Live = append(m.Live, snapshot.Allocation{Address: 1000, Size: 32 * mib, Time: m.Meta.Start.Add(50*time.Second - time.Millisecond)})
 			m.heap(storages(1, "loss.grad_fn", 32*mib, func(s *holder.Storage) { s.Role = holder.Activation })...)
 			return m.Snapshot
-		}(), "hidden.grad_fn (graph of 40 nodes) keeps the autograd graph of earlier training steps: 128 MiB in 4 tensors.", 128 * mib},
+		}(), "`hidden` still links to the graphs of earlier training steps, which keep 128 MiB in 4 tensors.", 128 * mib},
 		{"collected-graphs", func() *snapshot.Snapshot {
 			m := training()
 			m.heap().Retainers = []holder.Retainer{{Holder: "losses", Class: "list", Items: 40, Retained: 80 * mib, Graph: 79 * mib, Storages: 40}}
@@ -178,29 +178,29 @@ func TestRules(t *testing.T) {
 			m := training()
 			m.heap().Retainers = []holder.Retainer{{Holder: "forward() in rnn.py:8: local states", Class: "list", Items: 40, Retained: 80 * mib, Graph: 79 * mib, Storages: 40}}
 			return m.Snapshot
-		}(), "losses, a list of 40 items, keeps autograd graphs: 79.0 MiB.", 79 * mib},
+		}(), "`losses`, a list of 40 items, keeps the autograd graphs of its items: 79.0 MiB.", 79 * mib},
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
 			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
-			"24 views such as outs[*], of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
+			"24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they were cut from: 768 MiB.", 768 * mib},
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { // under no_grad, too
 			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{s.Holder + "._base"}
 		})...), ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) {
 			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{"whole"}
-		})...), "24 views such as outs[*], of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
+		})...), "24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they were cut from: 768 MiB.", 768 * mib},
 		{"small-view", ofHeap(storages(1, "first", 32*mib, func(s *holder.Storage) { s.Shape = []int64{10} })...),
 			ofHeap(storages(1, "flat", 32*mib, func(s *holder.Storage) { s.Shape, s.Tensors = []int64{10}, 40 })...), // other views are of the rest
-			"first is a view of 40 B, and keeps a storage of 32.0 MiB.", 32 * mib},
+			"`first` is a view of 40 B. It keeps the whole tensor that it was cut from: 32.0 MiB.", 32 * mib},
 		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
 			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
-			"A hook keeps 64.0 MiB: model.encoder[*]._forward_hooks[*].<closure>.seen[*] (2 tensors).", 64 * mib},
+			"A hook of a module keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
 		{"traceback", ofHeap(storages(1, "sys.last_traceback.tb_frame.<local>.hidden", 32*mib, nil)...), ofHeap(storages(1, "hidden", 32*mib, nil)...),
-			"The traceback of an exception keeps 32.0 MiB: sys.last_traceback.tb_frame.<local>.hidden (1 tensor).", 32 * mib},
+			"A stored exception keeps the local variables of the functions that it passed through: 32.0 MiB in 1 tensor, `sys.last_traceback.tb_frame.<local>.hidden`.", 32 * mib},
 		{"second-copy", ofHeap(copies(8)...), ofHeap(copies(3)...),
-			"checkpoint holds a second copy of the model's parameters: 128 MiB in 8 tensors of the same shapes.", 128 * mib},
+			"`checkpoint` holds a second copy of the model's parameters: 128 MiB in 8 tensors of the same shapes.", 128 * mib},
 		{"cycle", ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, nil)...),
 			ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, func(s *holder.Storage) { s.Cycle = true })...), // will be collected
-			"Nothing reaches 64.0 MiB in 2 tensors any more, and no garbage collector frees them: reference cycle: Scale.x (class Scale, scale.py:12).", 64 * mib},
-		{"waiting", blocks(holder.Waiting), blocks(holder.Free), "10 tensors, 1.25 GiB, are freed but wait for another stream to finish with them (record_stream).", 1280 * mib},
+			"64.0 MiB in 2 tensors leaked: they are in a reference cycle that gc.collect() cannot free, Scale.x (class Scale, scale.py:12).", 64 * mib},
+		{"waiting", blocks(holder.Waiting), blocks(holder.Free), "10 tensors (1.25 GiB) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", 1280 * mib},
 		{"optimizer-temporaries", func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.Temporary, "aten::_foreach_sqrt", 100, 400*mib, adam("_multi_tensor_adam")...)
@@ -210,7 +210,7 @@ func TestRules(t *testing.T) {
 			m.tensors(stacks.OptimizerState, "aten::zeros_like", 100, 400*mib, adam("Adam._init_group")...)
 			m.tensors(stacks.Temporary, "aten::sqrt", 1, 400*mib, adam("_single_tensor_adam")...)
 			return m.Snapshot
-		}(), "Temporaries of the optimizer's step are 400 MiB of the peak at me/train.py:25 update: it computes all parameters at once.", 400 * mib},
+		}(), "The optimizer's step at me/train.py:25 update makes 400 MiB of temporary tensors at the peak, because it updates all parameters together (foreach).", 400 * mib},
 		{"type-copy", func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.Activation, "aten::to", 1, 512*mib, python("loss", "/home/me/train.py", 44), main)
@@ -220,9 +220,9 @@ func TestRules(t *testing.T) {
 			m.tensors(stacks.Activation, "aten::to", 100, 512*mib, python("loss", "/home/me/train.py", 44), main)
 			m.tensors(stacks.Input, "aten::to", 1, 512*mib, python("loss", "/home/me/train.py", 44), main)
 			return m.Snapshot
-		}(), "A copy of one tensor in another type: 512 MiB of the peak at me/train.py:44 loss, beside the original.", 512 * mib},
+		}(), "A copy of one tensor in another type takes 512 MiB of the peak, made at me/train.py:44 loss.", 512 * mib},
 		{"checkpoint", checkpoints(false), checkpoints(true),
-			"Gradient checkpointing saves nothing: 24 activations under it, 2.00 GiB at me/model.py:8 Block.forward, stay until the backward pass, which recomputes none.", 2048 * mib},
+			"Gradient checkpointing has no effect at me/model.py:8 Block.forward: 24 activations (2.00 GiB) stay until the backward pass, which recomputes nothing.", 2048 * mib},
 		{"workspaces", func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.Workspace, "aten::addmm", 16, 512*mib, python("step", "/home/me/train.py", 20), main)
@@ -231,14 +231,14 @@ func TestRules(t *testing.T) {
 			m := training()
 			m.tensors(stacks.Workspace, "aten::addmm", 4, 128*mib, python("step", "/home/me/train.py", 20), main)
 			return m.Snapshot
-		}(), "cuBLAS keeps 16 workspaces, 512 MiB: each stream that computes has its own, in each thread; most are from me/train.py:20 step.", 512 * mib},
+		}(), "cuBLAS keeps 16 workspaces (512 MiB), for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
 		{"no-backward", inference(false), inference(true),
-			"Autograd keeps 256 MiB of activations for a backward pass that never runs, most of them made at me/train.py:20 step.", 256 * mib},
-		{"frozen-copy", trees(false, 8), trees(true, 8), "average is a copy of model that is not trained: 128 MiB.", 128 * mib},
-		{"frozen-copy", trees(false, 8), trees(false, 5), "average is a copy of model", 128 * mib}, // a smaller model
-		{"fragmentation", fragmented(0), fragmented(700 * mib), "Fragmentation costs 800 MiB of the 4.00 GiB that PyTorch reserved: it is cached beside tensors that live.", 800 * mib},
-		{"communicators", groups(8), groups(2), "NCCL holds 1.98 GiB on GPU 0 for 8 communicators at me/train.py:31 <module>.", 8 * 254 * mib},
-		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. Memory of one serves no other.", 200 * mib},
+			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` is a second copy of `model`, and needs no gradient: 128 MiB.", 128 * mib},
+		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
+		{"fragmentation", fragmented(0), fragmented(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
+		{"communicators", groups(8), groups(2), "NCCL holds 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
+		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. They cannot use each other's memory.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
 			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main)
@@ -248,7 +248,7 @@ func TestRules(t *testing.T) {
 			m.hold(context(7, "1"), 17, 518*mib, main)
 			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, main)
 			return m.Snapshot
-		}(), "python3 (7), whose memory is on GPU 0, also holds 518 MiB on GPU 1, nearly all of it a context, made at me/train.py:12 resume.", 518 * mib},
+		}(), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 518 MiB there, nearly all of it CUDA's context, made at me/train.py:12 resume.", 518 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
 			load := []*snapshot.Location{python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main}
@@ -260,11 +260,11 @@ func TestRules(t *testing.T) {
 			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), main)
 			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, python("step", "/home/me/train.py", 20), main)
 			return m.Snapshot
-		}(), "python3 (7), whose memory is on GPU 0, also holds 774 MiB on GPU 1, ", 774 * mib},
+		}(), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 774 MiB there, nearly all of it CUDA's context and what torch.load put there, made at me/train.py:12 resume.", 774 * mib},
 		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=9)"), spawned("python3 other.py"),
-			"3 workers of python3 (7) hold a context on GPU 0 and nothing else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
-		{"import", imported(snapshot.Tensor, "<frozen importlib._bootstrap>"), imported(event.KindContext.String(), "<frozen importlib._bootstrap>"), "An import takes 8.00 GiB of the GPU at", 8192 * mib},
-		{"import", imported(event.KindDevice.String(), "<frozen importlib._bootstrap>"), imported(event.KindDevice.String(), "/home/me/grid.py"), "An import takes 8.00 GiB of the GPU at me/train.py:31 <module>.", 8192 * mib},
+			"3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and nothing else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
+		{"import", imported(snapshot.Tensor, "<frozen importlib._bootstrap>"), imported(event.KindContext.String(), "<frozen importlib._bootstrap>"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
+		{"import", imported(event.KindDevice.String(), "<frozen importlib._bootstrap>"), imported(event.KindDevice.String(), "/home/me/grid.py"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
 	}
 	for i := range Rules {
 		name := Rules[i].Name
