@@ -22,6 +22,7 @@ func Once(source Source, at, interval time.Duration, wait func(time.Duration) bo
 	if l, err = source.Snapshot(Query{At: at}); err != nil {
 		return nil, err
 	}
+	t.looked = time.Time{} // of this moment
 	return t.Add(l), nil
 }
 

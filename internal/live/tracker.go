@@ -31,6 +31,9 @@ type Tracker struct {
 	procs map[int]*history // by PID
 	high  map[string]int64 // by GPU
 	seed  maphash.Seed
+
+	wrong  []string // what is, as it was looked for at the moment looked
+	looked time.Time
 }
 
 // A history is what was in use in the latest snapshots, by their number.
@@ -63,7 +66,7 @@ func (t *Tracker) Forget() {
 func (t *Tracker) Add(l *Snapshot) *Status {
 	s := l.Snapshot
 	at := s.Meta.Start.Add(s.Meta.Duration)
-	p := &Status{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: withFindings(s), Windowed: s.Windowed, Cost: l.Cost, Ended: l.Ended}
+	p := &Status{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: t.withFindings(s, at), Windowed: s.Windowed, Cost: l.Cost, Ended: l.Ended}
 	if t.last != nil {
 		before := t.last.Meta
 		p.Interval = at.Sub(before.Start.Add(before.Duration))
@@ -87,11 +90,18 @@ func (t *Tracker) Add(l *Snapshot) *Status {
 	return p
 }
 
+// lookAgain is how long what is wrong is not looked for again: it takes as long as a snapshot of many
+// call sites does.
+const lookAgain = 10 * time.Second
+
 // withFindings returns the notes of a snapshot, and before them what is wrong. The snapshot of another
 // machine has some of it already.
-func withFindings(s *snapshot.Snapshot) []string {
-	wrong := findings.Find(s, s).Sentences()
-	return append(slices.DeleteFunc(wrong, func(text string) bool { return slices.Contains(s.Notes, text) }), s.Notes...)
+func (t *Tracker) withFindings(s *snapshot.Snapshot, at time.Time) []string {
+	if t.n == 0 || at.Sub(t.looked) >= lookAgain || at.Before(t.looked) {
+		t.wrong, t.looked = findings.Find(s, s).Sentences(), at
+	}
+	wrong := slices.DeleteFunc(slices.Clone(t.wrong), func(text string) bool { return slices.Contains(s.Notes, text) })
+	return append(wrong, s.Notes...)
 }
 
 // rate returns n in d as of a second, 0 where there is no interval.
