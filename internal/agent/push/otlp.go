@@ -2,16 +2,17 @@ package push
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
+	"encoding/binary"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/google/pprof/profile"
-	"google.golang.org/protobuf/encoding/protowire"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pprofile"
+	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
@@ -29,119 +30,101 @@ var attributeNames = map[string]string{
 	"container_id": "container.id",
 }
 
-// A message is one of protobuf. Its methods append a field, which has a number in
-// opentelemetry/proto/profiles/v1development/profiles.proto.
-type message []byte
-
-// number appends a number. 0 is the same as no field.
-func (m message) number(field protowire.Number, v uint64) message {
-	if v == 0 {
-		return m
-	}
-	return protowire.AppendVarint(protowire.AppendTag(m, field, protowire.VarintType), v)
-}
-
-func (m message) numbers(field protowire.Number, all ...uint64) message {
-	if len(all) == 0 {
-		return m
-	}
-	size := 0
-	for _, v := range all {
-		size += protowire.SizeVarint(v)
-	}
-	m = protowire.AppendVarint(protowire.AppendTag(m, field, protowire.BytesType), uint64(size))
-	for _, v := range all {
-		m = protowire.AppendVarint(m, v)
-	}
-	return m
-}
-
-func (m message) bytes(field protowire.Number, b []byte) message {
-	return protowire.AppendBytes(protowire.AppendTag(m, field, protowire.BytesType), b)
-}
-
-func (m message) text(field protowire.Number, s string) message {
-	return protowire.AppendString(protowire.AppendTag(m, field, protowire.BytesType), s)
-}
-
-// value returns a value of OpenTelemetry's.
-func value(s string) message { return message(nil).text(1, s) }
-
-// The tables of the dictionary.
-const (
-	mappingTable protowire.Number = iota + 1
-	locationTable
-	functionTable
-	linkTable
-	stringTable
-	attributeTable
-	stackTable
-	tables // one more than there are
-)
-
 // otlp makes an ExportProfilesServiceRequest, gzip-compressed. Each value is a profile of
 // its own, under the name and unit that pprof has for it, as OpenTelemetry's conventions
 // have it: those allocated in the interval last as long, the others are of its end.
 type otlp struct {
-	version    string
-	resources  message
-	dictionary message
-	indexes    [tables]map[string]uint64 // of entries
+	version string
+	all     pprofile.Profiles
+	// The indexes of entries of the dictionary's tables, each of which is there once.
+	texts      map[string]int32
+	attributes map[[2]string]int32
+	mappings   map[profile.Mapping]int32
+	functions  map[[3]string]int32
+	locations  map[string]int32
+	stacks     map[string]int32
+	size       int // of the request, in bytes, about
 }
 
 func newOTLP(version string) *otlp {
-	e := &otlp{version: version}
-	for table := mappingTable; table < tables; table++ {
-		e.indexes[table] = map[string]uint64{}
-		e.entry(table, nil) // the first of each is that of none
+	e := &otlp{
+		version: version, all: pprofile.NewProfiles(),
+		texts: map[string]int32{}, attributes: map[[2]string]int32{}, mappings: map[profile.Mapping]int32{},
+		functions: map[[3]string]int32{}, locations: map[string]int32{}, stacks: map[string]int32{},
 	}
+	d := e.all.Dictionary() // the first of each is that of none
+	d.StringTable().Append("")
+	d.AttributeTable().AppendEmpty()
+	d.MappingTable().AppendEmpty()
+	d.FunctionTable().AppendEmpty()
+	d.LocationTable().AppendEmpty()
+	d.StackTable().AppendEmpty()
+	d.LinkTable().AppendEmpty()
+	e.texts[""] = 0
 	return e
 }
 
-// size returns that of the request, in bytes.
-func (e *otlp) size() int { return len(e.resources) + len(e.dictionary) }
-
-// entry returns the index of an entry of a table, which has it once.
-func (e *otlp) entry(table protowire.Number, entry message) uint64 {
-	i, ok := e.indexes[table][string(entry)]
+// index returns the index of an entry, which add appends to a table of length n if it is new.
+func index[K comparable](e *otlp, of map[K]int32, key K, n, size int, add func()) int32 {
+	i, ok := of[key]
 	if !ok {
-		i = uint64(len(e.indexes[table]))
-		e.indexes[table][string(entry)] = i
-		e.dictionary = e.dictionary.bytes(table, entry)
+		i = int32(n)
+		of[key] = i
+		e.size += size
+		add()
 	}
 	return i
 }
 
-func (e *otlp) text(s string) uint64 {
-	if i, ok := e.indexes[stringTable][s]; ok {
-		return i
-	}
-	return e.entry(stringTable, message(s))
+func (e *otlp) text(s string) int32 {
+	t := e.all.Dictionary().StringTable()
+	return index(e, e.texts, s, t.Len(), len(s)+3, func() { t.Append(s) })
 }
 
-func (e *otlp) attribute(name, text string) uint64 {
-	return e.entry(attributeTable, make(message, 0, 64).number(1, e.text(name)).bytes(2, value(text)))
+func (e *otlp) attribute(name, value string) int32 {
+	t := e.all.Dictionary().AttributeTable()
+	return index(e, e.attributes, [2]string{name, value}, t.Len(), len(value)+8, func() {
+		a := t.AppendEmpty()
+		a.SetKeyStrindex(e.text(name))
+		a.Value().SetStr(value)
+	})
 }
 
-func (e *otlp) mapping(p *profile.Mapping) uint64 {
+func (e *otlp) mapping(p *profile.Mapping) int32 {
 	if p == nil {
 		return 0
 	}
-	m := message(nil).number(1, p.Start).number(2, p.Limit).number(3, p.Offset).number(4, e.text(p.File))
-	if p.BuildID != "" {
-		m = m.numbers(5, e.attribute("process.executable.build_id.gnu", p.BuildID))
-	}
-	return e.entry(mappingTable, m)
+	t := e.all.Dictionary().MappingTable()
+	key := profile.Mapping{Start: p.Start, Limit: p.Limit, Offset: p.Offset, File: p.File, BuildID: p.BuildID}
+	return index(e, e.mappings, key, t.Len(), 32, func() {
+		m := t.AppendEmpty()
+		m.SetMemoryStart(p.Start)
+		m.SetMemoryLimit(p.Limit)
+		m.SetFileOffset(p.Offset)
+		m.SetFilenameStrindex(e.text(p.File))
+		if p.BuildID != "" {
+			m.AttributeIndices().Append(e.attribute("process.executable.build_id.gnu", p.BuildID))
+		}
+	})
 }
 
-func (e *otlp) function(f *profile.Function) uint64 {
-	return e.entry(functionTable, make(message, 0, 32).number(1, e.text(f.Name)).number(2, e.text(f.SystemName)).number(3, e.text(f.Filename)))
+func (e *otlp) function(f *profile.Function) int32 {
+	t := e.all.Dictionary().FunctionTable()
+	return index(e, e.functions, [3]string{f.Name, f.SystemName, f.Filename}, t.Len(), 12, func() {
+		fn := t.AppendEmpty()
+		fn.SetNameStrindex(e.text(f.Name))
+		fn.SetSystemNameStrindex(e.text(f.SystemName))
+		fn.SetFilenameStrindex(e.text(f.Filename))
+	})
 }
 
-func (e *otlp) location(l *profile.Location) uint64 {
-	m, frame := make(message, 0, 64).number(1, e.mapping(l.Mapping)).number(2, l.Address), ""
+func (e *otlp) location(l *profile.Location) int32 {
+	mapping := e.mapping(l.Mapping)
+	key := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(mapping)), l.Address)
+	functions, frame := make([]int32, len(l.Line)), ""
 	for i := range l.Line {
-		m = m.bytes(3, make(message, 0, 32).number(1, e.function(l.Line[i].Function)).number(2, uint64(l.Line[i].Line)))
+		functions[i] = e.function(l.Line[i].Function)
+		key = binary.AppendVarint(binary.AppendUvarint(key, uint64(functions[i])), l.Line[i].Line)
 		if strings.HasSuffix(l.Line[i].Function.Filename, ".py") {
 			frame = "cpython"
 		}
@@ -149,96 +132,121 @@ func (e *otlp) location(l *profile.Location) uint64 {
 	if l.Address != 0 {
 		frame = "native"
 	}
-	if frame != "" {
-		m = m.numbers(4, e.attribute("profile.frame.type", frame))
-	}
-	return e.entry(locationTable, m)
+	t := e.all.Dictionary().LocationTable()
+	return index(e, e.locations, string(key), t.Len(), len(key)+10, func() {
+		to := t.AppendEmpty()
+		to.SetMappingIndex(mapping)
+		to.SetAddress(l.Address)
+		for i, f := range functions {
+			line := to.Lines().AppendEmpty()
+			line.SetFunctionIndex(f)
+			line.SetLine(l.Line[i].Line)
+		}
+		if frame != "" {
+			to.AttributeIndices().Append(e.attribute("profile.frame.type", frame))
+		}
+	})
 }
 
-func (e *otlp) stack(all []*profile.Location, at map[*profile.Location]uint64) uint64 {
-	indexes := make([]uint64, len(all))
+func (e *otlp) stack(all []*profile.Location, at map[*profile.Location]int32) int32 {
+	indices := make([]int32, len(all))
+	var key []byte
 	for i, l := range all {
-		indexes[i] = at[l]
+		indices[i] = at[l]
+		key = binary.AppendUvarint(key, uint64(indices[i]))
 	}
-	return e.entry(stackTable, message(nil).numbers(1, indexes...))
+	t := e.all.Dictionary().StackTable()
+	return index(e, e.stacks, string(key), t.Len(), len(key)+4, func() { t.AppendEmpty().LocationIndices().FromRaw(indices) })
 }
 
 // add adds the profiles of a process.
 func (e *otlp) add(x *process) {
 	p := x.profile
-	at := make(map[*profile.Location]uint64, len(p.Location))
+	locations := make(map[*profile.Location]int32, len(p.Location))
 	for _, l := range p.Location {
-		at[l] = e.location(l)
+		locations[l] = e.location(l)
 	}
-	samples := make([]message, len(p.Sample)) // without values
+	stacks, attributes := make([]int32, len(p.Sample)), make([][]int32, len(p.Sample))
 	for i, s := range p.Sample {
-		var of []uint64
+		stacks[i] = e.stack(s.Location, locations)
 		for j := range snapshot.AllLabels {
 			name := snapshot.AllLabels[j].Name
-			for _, text := range s.Label[name] {
-				of = append(of, e.attribute("gpumemtrace."+name, text))
+			for _, value := range s.Label[name] {
+				attributes[i] = append(attributes[i], e.attribute("gpumemtrace."+name, value))
 			}
 		}
-		samples[i] = slices.Clip(message(nil).number(1, e.stack(s.Location, at)).numbers(2, of...))
 	}
-	var resource message
+	resource := e.all.ResourceProfiles().AppendEmpty()
 	for _, l := range x.labels {
-		resource = resource.bytes(1, attribute(l))
+		setAttribute(resource.Resource().Attributes(), l)
+		e.size += len(l.Name) + len(l.Value) + 16
 	}
-	scope := message(nil).bytes(1, e.scope(p))
+	scope := resource.ScopeProfiles().AppendEmpty()
+	e.describe(scope.Scope(), p)
 	for column, t := range p.SampleType {
-		var one message
+		one := pprofile.NewProfile()
 		for i, s := range p.Sample {
-			if v := s.Value[column]; v != 0 {
-				one = one.bytes(2, samples[i].numbers(4, uint64(v)))
+			if s.Value[column] == 0 {
+				continue
 			}
+			to := one.Samples().AppendEmpty()
+			to.SetStackIndex(stacks[i])
+			to.AttributeIndices().FromRaw(attributes[i])
+			to.Values().Append(s.Value[column])
+			e.size += 16 + 2*len(attributes[i])
 		}
-		if one == nil {
+		if one.Samples().Len() == 0 {
 			continue
 		}
 		id := x.id
 		id[0] ^= byte(column) // each is another profile
+		one.SetProfileID(pprofile.ProfileID(id))
 		begin := x.end
 		if strings.HasPrefix(t.Type, "alloc_") {
 			begin = x.begin
-			one = one.number(4, uint64(x.end.Sub(x.begin)))
+			one.SetDurationNano(uint64(x.end.Sub(x.begin)))
 		}
-		one = protowire.AppendFixed64(protowire.AppendTag(one, 3, protowire.Fixed64Type), uint64(begin.UnixNano()))
-		one = one.bytes(1, e.valueType(t)).bytes(5, e.valueType(p.PeriodType)).number(6, uint64(p.Period)).bytes(7, id[:])
-		scope = scope.bytes(2, one)
+		one.SetTime(pcommon.NewTimestampFromTime(begin))
+		e.valueType(one.SampleType(), t)
+		e.valueType(one.PeriodType(), p.PeriodType)
+		one.SetPeriod(p.Period)
+		one.MoveTo(scope.Profiles().AppendEmpty())
 	}
-	e.resources = e.resources.bytes(1, message(nil).bytes(1, resource).bytes(2, scope))
 }
 
-func (e *otlp) valueType(t *profile.ValueType) message {
-	return message(nil).number(1, e.text(t.Type)).number(2, e.text(t.Unit))
+func (e *otlp) valueType(to pprofile.ValueType, t *profile.ValueType) {
+	to.SetTypeStrindex(e.text(t.Type))
+	to.SetUnitStrindex(e.text(t.Unit))
 }
 
-func attribute(l Label) message {
-	v := value(l.Value)
+func setAttribute(to pcommon.Map, l Label) {
+	name, ok := attributeNames[l.Name]
+	if !ok {
+		name = l.Name
+	}
 	if n, err := strconv.ParseUint(l.Value, 10, 32); err == nil && l.Name == labelPID {
-		v = message(nil).number(3, n)
+		to.PutInt(name, int64(n))
+	} else {
+		to.PutStr(name, l.Value)
 	}
-	return keyValue(cmp.Or(attributeNames[l.Name], l.Name), v)
 }
 
-func keyValue(key string, v message) message { return message(nil).text(1, key).bytes(2, v) }
-
-// scope names the program that made the profiles, and pprof's attributes of them.
-func (e *otlp) scope(p *profile.Profile) message {
-	var order message
+// describe names the program that made the profiles, and pprof's attributes of them.
+func (e *otlp) describe(to pcommon.InstrumentationScope, p *profile.Profile) {
+	to.SetName("gpumemtrace")
+	to.SetVersion(e.version)
+	to.Attributes().PutStr("pprof.scope.default_sample_type", p.DefaultSampleType)
+	order := to.Attributes().PutEmptySlice("pprof.scope.sample_type_order")
 	for _, t := range p.SampleType {
-		order = order.bytes(1, value(t.Type))
+		order.AppendEmpty().SetStr(t.Type)
 	}
-	return message(nil).text(1, "gpumemtrace").text(2, e.version).
-		bytes(3, keyValue("pprof.scope.default_sample_type", value(p.DefaultSampleType))).
-		bytes(3, keyValue("pprof.scope.sample_type_order", message(nil).bytes(5, order)))
 }
 
 // body returns the request.
 func (e *otlp) body() []byte {
 	out, _ := compress(func(w io.Writer) error { // into memory
-		_, err := w.Write(e.resources.bytes(2, e.dictionary))
+		message, err := pprofileotlp.NewExportRequestFromProfiles(e.all).MarshalProto()
+		_, _ = w.Write(message)
 		return err
 	})
 	return out

@@ -3,7 +3,6 @@ package push
 import (
 	"bytes"
 	"compress/gzip"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 )
@@ -69,51 +67,6 @@ func TestProfiles(t *testing.T) {
 	}
 	if want := []string{"alloc_objects", "alloc_space", "peak_space", "inuse_objects", "inuse_space"}; !slices.Equal(names, want) {
 		t.Errorf("profiles of %q, want %q", names, want)
-	}
-}
-
-// A sample leads to the functions of its stack, and says what it is of.
-func TestSample(t *testing.T) {
-	p := sent(t, oneProcess(t, "train"))
-	d := p.Dictionary()
-	text := func(i int32) string { return d.StringTable().At(int(i)) }
-	attribute := func(i int32) string {
-		a := d.AttributeTable().At(int(i))
-		return text(a.KeyStrindex()) + "=" + a.Value().AsString()
-	}
-	resource := p.ResourceProfiles().At(0)
-	scope := resource.ScopeProfiles().At(0)
-	inuse := scope.Profiles().At(4)
-	sample := inuse.Samples().At(0)
-	got := []string{fmt.Sprint(sample.Values().AsRaw()), text(inuse.SampleType().UnitStrindex()), text(inuse.PeriodType().TypeStrindex())}
-	for _, l := range d.StackTable().At(int(sample.StackIndex())).LocationIndices().All() {
-		location := d.LocationTable().At(int(l))
-		line := location.Lines().At(0)
-		function, mapping := d.FunctionTable().At(int(line.FunctionIndex())), d.MappingTable().At(int(location.MappingIndex()))
-		got = append(got, fmt.Sprintf("%x %s %s:%d of %s %x-%x", location.Address(), text(function.NameStrindex()), text(function.FilenameStrindex()), line.Line(), text(mapping.FilenameStrindex()), mapping.MemoryStart(), mapping.MemoryLimit()))
-		for _, a := range slices.Concat(location.AttributeIndices().AsRaw(), mapping.AttributeIndices().AsRaw()) {
-			got = append(got, attribute(a))
-		}
-	}
-	for _, a := range sample.AttributeIndices().All() {
-		got = append(got, attribute(a))
-	}
-	for _, attributes := range []pcommon.Map{resource.Resource().Attributes(), scope.Scope().Attributes()} {
-		for name, value := range attributes.All() {
-			got = append(got, name+"="+value.AsString())
-		}
-	}
-	want := []string{
-		"[1000]", "bytes", "space",
-		"0 cuMemAlloc_v2 :0 of  0-0",
-		"401000 allocate a.c:3 of /bin/train 400000-800000", "profile.frame.type=native", "process.executable.build_id.gnu=ab",
-		"0 train train.py:7 of  0-0", "profile.frame.type=cpython",
-		"gpumemtrace.kind=device", "gpumemtrace.api=cuMemAlloc_v2", "gpumemtrace.gpu=cuda:0", "gpumemtrace.owner=application",
-		"process.pid=7", "process.executable.name=train", "service.name=train",
-		"pprof.scope.default_sample_type=inuse_space", `pprof.scope.sample_type_order=["alloc_objects","alloc_space","peak_space","inuse_objects","inuse_space","host_space"]`,
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -174,7 +174,7 @@ func (p *Pusher) requests(yield func(*batch)) {
 			d.otlp = newOTLP(p.opts.Version)
 		}
 		d.add(x)
-		if d.profiles++; d.size() >= wanted {
+		if d.profiles++; d.size >= wanted {
 			finish()
 		}
 	}
