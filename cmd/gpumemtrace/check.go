@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"html"
 	"io"
 	"os"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -197,11 +197,11 @@ func writeChecked(w io.Writer, path string, checked []condition, format string) 
 	for _, c := range checked {
 		switch {
 		case format == "junit" && c.failed:
-			print("  <testcase classname=\"%s\" name=\"%s\"><failure message=\"%s\"/></testcase>\n", html.EscapeString(path), c.name, html.EscapeString(c.says))
+			print("  <testcase classname=\"%s\" name=\"%s\"><failure message=\"%s\"/></testcase>\n", web.Escape(path), c.name, web.Escape(c.says))
 		case format == "junit" && c.skipped:
-			print("  <testcase classname=\"%s\" name=\"%s\"><skipped message=\"%s\"/></testcase>\n", html.EscapeString(path), c.name, html.EscapeString(c.says))
+			print("  <testcase classname=\"%s\" name=\"%s\"><skipped message=\"%s\"/></testcase>\n", web.Escape(path), c.name, web.Escape(c.says))
 		case format == "junit":
-			print("  <testcase classname=\"%s\" name=\"%s\"/>\n", html.EscapeString(path), c.name)
+			print("  <testcase classname=\"%s\" name=\"%s\"/>\n", web.Escape(path), c.name)
 		case format == "github" && c.failed:
 			// Its line ends, and percent signs, are data of the annotation.
 			print("::error title=gpumemtrace %s::%s\n", c.name, strings.NewReplacer("%", "%25", "\n", "%0A", "\r", "%0D").Replace(path+": "+c.says))
