@@ -30,7 +30,7 @@ import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-MIB = 1 << 20
+MIB, WIDTH = 1 << 20, 2048 if GPU else 512
 
 
 def times(n):
@@ -135,7 +135,7 @@ def collected_graphs():
 
 def no_backward():
     """An evaluation without no_grad whose output is kept."""
-    model, batch = mlp(2048, 12), noise(4096, 2048)
+    model, batch = mlp(WIDTH, 12), noise(4096, WIDTH)
     scores = model(batch)  # culprit: no-backward
     # Each layer saves its input: the batch is the first one's.
     wrong("no-backward", 12 * size([batch]), held=scores.numel())
@@ -203,26 +203,26 @@ def traceback():
 def second_copy():
     """The checkpoint that training was resumed from is still there."""
     path = os.path.join(FOLDER, "resume.pt")
-    model = mlp(2048, 12)
+    model = mlp(WIDTH, 12)
     optimizer = torch.optim.Adam(model.parameters())
-    train(model, optimizer, noise(64, 2048))
+    train(model, optimizer, noise(64, WIDTH))
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     saved = torch.load(path, map_location=DEVICE)  # culprit: second-copy
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     for _ in range(times(20)):
-        train(model, optimizer, noise(64, 2048))
+        train(model, optimizer, noise(64, WIDTH))
     # The optimizer goes on with the tensors that were loaded for it.
     wrong("second-copy", size(model.parameters()), names=["saved"])
 
 
 def frozen_copy():
     """An average of the weights: it may well be wanted, and costs as much as the model."""
-    model = mlp(2048, 12)
+    model = mlp(WIDTH, 12)
     average = copy.deepcopy(model).requires_grad_(False)  # culprit: frozen-copy
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(times(20)):
-        train(model, optimizer, noise(64, 2048))
+        train(model, optimizer, noise(64, WIDTH))
         with torch.no_grad():
             for old, new in zip(average.parameters(), model.parameters()):
                 old.lerp_(new, 0.01)
