@@ -20,6 +20,7 @@ type keep struct {
 	path     string // without numbers if there are several
 	bytes    int64
 	storages int
+	others   int   // paths of less that were added
 	part     int64 // bytes of a tensor in one of the storages
 }
 
@@ -246,28 +247,46 @@ func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time
 // heldBy finds what is reached through a hook of a module, or a traceback.
 func heldBy(what string) func(*look) []Finding {
 	kinds := map[string]struct{ says, change string }{
-		"hook": {"A hook of a module keeps %[2]s in %[3]s: `%[1]s`.",
+		"hook": {"A hook of a module keeps %[2]s in %[3]s: %[1]s.",
 			"Empty what the hook fills, and keep x.detach().cpu() there. If the hook is no longer needed, call remove() of the handle that its registration returned."},
-		"traceback": {"A stored exception keeps the local variables of the functions that it passed through: %[2]s in %[3]s, `%[1]s`.",
+		"traceback": {"A stored exception keeps the local variables of the functions that it passed through: %[2]s in %[3]s, %[1]s.",
 			"In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None. In code, keep traceback.format_exc() instead of the exception, and retry after the except block."},
 	}
-	through := map[string]func(string) bool{
-		"hook": func(p string) bool { return strings.Contains(p, "_hooks[") },
-		"traceback": func(p string) bool {
-			return strings.Contains(p, ".__traceback__") || strings.HasPrefix(p, "sys.last_")
-		},
-	}[what]
+	// What the marks lead to is of one hook, or of one exception.
+	marks := map[string][]string{"hook": {"_hooks["}, "traceback": {".__traceback__", "sys.last_"}}[what]
+	owner := func(path string) string {
+		for _, m := range marks {
+			if before, _, ok := strings.Cut(holder.Alike(path), m); ok {
+				return before + m
+			}
+		}
+		return ""
+	}
 	return func(l *look) (out []Finding) {
 		for _, h := range l.heaps {
+			var all []keep
 			for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
-				return (s.Role == holder.NoRole || s.Role == holder.Activation) && through(s.Holder)
+				return (s.Role == holder.NoRole || s.Role == holder.Activation) && owner(s.Holder) != ""
 			}) {
-				if matters(k.bytes, onGPU(h.Reading)) {
-					out = append(out, Finding{
-						Says:  fmt.Sprintf(kinds[what].says, k.path, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
-						Bytes: k.bytes, Change: kinds[what].change,
-					})
+				i := slices.IndexFunc(all, func(x keep) bool { return owner(x.path) == owner(k.path) })
+				if i < 0 {
+					all = append(all, k)
+					continue
 				}
+				all[i].bytes, all[i].storages, all[i].others = all[i].bytes+k.bytes, all[i].storages+k.storages, all[i].others+1
+			}
+			for _, k := range all {
+				if !matters(k.bytes, onGPU(h.Reading)) {
+					continue
+				}
+				names := "`" + k.path + "`"
+				if k.others > 0 {
+					names += fmt.Sprintf(" and %d more", k.others)
+				}
+				out = append(out, Finding{
+					Says:  fmt.Sprintf(kinds[what].says, names, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
+					Bytes: k.bytes, Change: kinds[what].change,
+				})
 			}
 		}
 		return out
@@ -294,8 +313,10 @@ func cycles(l *look) (out []Finding) {
 	return out
 }
 
-// waiting: the program freed the blocks, and the allocator may not reuse them yet.
+// waiting: the program freed the blocks, and the allocator may not reuse them yet. One or two wait where
+// batches are copied ahead.
 func waiting(l *look) (out []Finding) {
+	const many = 4
 	for _, h := range l.heaps {
 		var bytes, reserved int64
 		blocks := 0
@@ -308,7 +329,7 @@ func waiting(l *look) (out []Finding) {
 				}
 			}
 		}
-		if matters(bytes, reserved) && blocks > 1 {
+		if matters(bytes, reserved) && blocks >= many {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
 				Bytes:  bytes,

@@ -491,7 +491,7 @@ def plain():
 def mixed():
     """Automatic mixed precision."""
     model, scaler = mlp(2048, 6), torch.amp.GradScaler(enabled=GPU)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), fused=GPU)
     for _ in range(times(60)):
         batch = noise(4096, 2048)
         optimizer.zero_grad()
@@ -568,7 +568,7 @@ class Deep(nn.Module):
 def recomputing():
     """Gradient checkpointing that works."""
     model = Deep(1024, 8).to(DEVICE)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), fused=GPU)
     for _ in range(times(20)):
         train(model, optimizer, noise(4096, 1024))
     right()
@@ -617,7 +617,7 @@ def prefetching():
         main.wait_stream(side)
         batch.record_stream(main)
         following = copied()
-        train(model, optimizer, batch)
+        train(model, optimizer, batch).item()  # the CPU does not run ahead
         batch = following
     right()
 
