@@ -56,10 +56,9 @@ def register(program, rule=None, needs=(), gpus=1, flags=HEAPS):
 
 
 for name in ("growth", "old-graph", "collected-graphs", "no-backward", "small-view", "hook", "traceback", "second-copy", "frozen-copy", "cycle",
-             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "workspaces", "workers", "import"):
+             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "workers", "import"):
     register(name)
 register("cycle-graph", "cycle")
-register("checkpoint", needs=["transformers"])
 register("second-gpu", gpus=2)
 register("import-jax", "import", needs=["jax"], flags=())
 

@@ -204,7 +204,7 @@ def second_copy():
     """The checkpoint that training was resumed from is still there."""
     path = os.path.join(FOLDER, "resume.pt")
     model = mlp(WIDTH, 12)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), fused=GPU)
     train(model, optimizer, noise(64, WIDTH))
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     saved = torch.load(path, map_location=DEVICE)  # culprit: second-copy
@@ -319,12 +319,13 @@ def graph_pools():
 
 
 def fragmentation():
-    """Tensors that stay lie between those of lengths that vary."""
-    kept, sizes = [], [MIB * (12 + 7 * i % 23) for i in range(60)]
-    for n in sizes:
-        batch = torch.empty(n * 2, dtype=torch.uint8, device=DEVICE)
+    """Batches become longer, and what is kept of each lies in the memory that it had."""
+    kept = []
+    for i in range(40):
+        batch = torch.empty((40 + i) * MIB, dtype=torch.uint8, device=DEVICE)
         del batch
-        kept.append(torch.empty(2 * MIB + n // 4, dtype=torch.uint8, device=DEVICE))  # culprit: fragmentation
+        kept.append(torch.empty((42 + i) * MIB // 2, dtype=torch.uint8, device=DEVICE))  # culprit: fragmentation
+    kept.append(torch.empty(128 * MIB, dtype=torch.uint8, device=DEVICE))  # no free piece is large enough
     lost = sum(b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive" and len(s["blocks"]) > 1)
     wrong("fragmentation", lost, names=["Fragmentation"], reserved=torch.cuda.memory_reserved())
 
@@ -358,22 +359,50 @@ def type_copy():
     wrong("type-copy", size([wide]))
 
 
+class Product(torch.autograd.Function):
+    """Keeps its inputs on ctx, where checkpointing does not see them."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.x, ctx.weight = x, weight
+        return x @ weight.t()  # culprit: checkpoint
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient @ ctx.weight, gradient.t() @ ctx.x
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        return Product.apply(Product.apply(x, self.up.weight), self.down.weight)
+
+
+class Tower(nn.Module):
+    """Runs each block under a checkpoint."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x):
+        from torch.utils.checkpoint import checkpoint as again
+        for block in self.blocks:
+            x = x + again(block, x, use_reentrant=False)
+        return x
+
+
 def gradient_checkpointing():
-    """Checkpointing is on, and the model is in eval mode."""
-    import transformers as t
-    model = t.GPT2LMHeadModel(t.GPT2Config(n_embd=1024, n_layer=12, n_head=16, vocab_size=4000, n_positions=512)).to(DEVICE)
-    model.gradient_checkpointing_enable()
-    model.eval()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    """All layers keep their activations, although each is under a checkpoint."""
+    rows, width = (4096, 1024) if GPU else (64, 64)
+    model = Tower(Block(width) for _ in range(12)).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     for _ in range(times(10)):
-        tokens = torch.randint(4000, (8, 512), device=DEVICE)
-        optimizer.zero_grad()
-        before = allocated()
-        loss = model(input_ids=tokens, labels=tokens).loss  # culprit: checkpoint
-        cost = allocated() - before
-        loss.backward()
-        optimizer.step()
-    wrong("checkpoint", cost)
+        train(model, optimizer, noise(rows, width))
+    wrong("checkpoint", 12 * rows * 4 * width * 4)
 
 
 # Kept by a library.
@@ -404,7 +433,7 @@ def second_gpu():
         for layer, weight in zip(model, saved.values()):
             layer.weight.copy_(weight)
     del saved, weight
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for _ in range(times(20)):
         optimizer.zero_grad()
         model(torch.randn(256, 4096, device="cuda")).square().mean().backward()
@@ -423,7 +452,6 @@ class Rows(torch.utils.data.Dataset):
 
 def seed(worker):
     """Starts a worker of a DataLoader."""
-    torch.cuda.set_device(0)
     torch.zeros(1, device="cuda")  # culprit: workers
 
 
@@ -553,21 +581,9 @@ def evaluation():
     right()
 
 
-class Deep(nn.Module):
-    def __init__(self, width, layers):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(layers))
-
-    def forward(self, x):
-        from torch.utils.checkpoint import checkpoint as again
-        for block in self.blocks:
-            x = x + again(block, x, use_reentrant=False)
-        return x
-
-
 def recomputing():
     """Gradient checkpointing that works."""
-    model = Deep(1024, 8).to(DEVICE)
+    model = Tower(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(8)).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), fused=GPU)
     for _ in range(times(20)):
         train(model, optimizer, noise(4096, 1024))
