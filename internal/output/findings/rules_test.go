@@ -233,6 +233,7 @@ func TestRules(t *testing.T) {
 		}(), func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.Workspace, "aten::addmm", 4, 128*mib, python("step", "/home/me/train.py", 20), main)
+			m.tensors(stacks.Workspace, "aten::addmm", 4, 4*mib, python("step", "/home/me/train.py", 20), main)
 			return m.Snapshot
 		}(), "cuBLAS keeps 16 workspaces (512 MiB), for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
 		{"no-backward", inference(false), inference(true),
