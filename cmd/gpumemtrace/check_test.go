@@ -13,7 +13,7 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	streams, holders := filepath.Join(dir, "allocator/streams.gmt"), filepath.Join(dir, "holders.gmt")
+	streams, pools, holders := filepath.Join(dir, "allocator/streams.gmt"), filepath.Join(dir, "allocator/pools.gmt"), filepath.Join(dir, "holders.gmt")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -25,9 +25,9 @@ func TestCheck(t *testing.T) {
 		{[]string{holders, "--max-growth-per-step", "1KiB"}, exitDone, "passed  max-growth-per-step: python3 (470) grows by 512 B a training step, and may by 1.00 KiB\n"},
 		{[]string{holders, "--no-finding", "all"}, exitDone, "passed  hook: not found: a hook that keeps tensors\n"},
 		{[]string{streams, "--no-finding", "hook"}, exitFailed, "failed  hook: cannot be looked for: needs --holders 30s\n"},
-		{[]string{streams, "--no-finding", "all"}, exitFailed, "skipped hook: cannot be looked for: needs --holders 30s\n"},
-		{[]string{streams, "--no-finding", "workspaces"}, exitFailed, "failed  workspaces: cuBLAS keeps 8 workspaces (132 MiB)"},
-		{[]string{streams, "--no-finding", "workspaces", "--format", "github"}, exitFailed, "::error title=gpumemtrace workspaces::" + streams + ": cuBLAS keeps 8 workspaces"},
+		{[]string{streams, "--no-finding", "all"}, exitDone, "skipped hook: cannot be looked for: needs --holders 30s\n"},
+		{[]string{pools, "--no-finding", "graph-pools"}, exitFailed, "failed  graph-pools: 2 CUDA graphs have a private pool each, 304 MiB in all. "},
+		{[]string{pools, "--no-finding", "graph-pools", "--format", "github"}, exitFailed, "::error title=gpumemtrace graph-pools::" + pools + ": 2 CUDA graphs"},
 		{[]string{streams, "--against", streams, "--within", "0"}, exitDone, "passed  against: the peak is 1.97 GiB, and that of " + streams + " is 1.97 GiB: +0.0 % (at most +0 %)\n"},
 		{[]string{streams, "--against", holders, "--within", "123%"}, exitDone, "passed  against: "},
 		{[]string{streams, "--against", holders}, exitFailed, "What grew: gpumemtrace diff " + holders + " " + streams + "\n"},
@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckAsJUnit(t *testing.T) {
-	run, err := filepath.Abs("../../test/recordings/allocator/streams.gmt")
+	run, err := filepath.Abs("../../test/recordings/allocator/pools.gmt")
 	if err != nil {
 		t.Fatal(err)
 	}
