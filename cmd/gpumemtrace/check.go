@@ -72,7 +72,7 @@ func (k *checkCommand) run(path string) error {
 	}
 	within, err := strconv.ParseFloat(strings.TrimSuffix(k.within, "%"), 64)
 	switch {
-	case err != nil || within < 0 || within > 1000:
+	case err != nil || !(within >= 0 && within <= 1000): // NaN is no percentage
 		return usagef("--within %s: give a percentage, such as 2%%", k.within)
 	case !slices.Contains(checkFormats, k.format):
 		return usagef("--format %s: use %s", k.format, strings.Join(checkFormats, ", "))
@@ -161,7 +161,7 @@ func faults(v *findings.Verdict, without []string) (out []condition) {
 			continue
 		}
 		if need, lacks := v.Lacks(r.Name); lacks {
-			out = append(out, condition{name: r.Name, says: fmt.Sprintf("cannot be looked for: needs %s", need), failed: named, skipped: !named})
+			out = append(out, condition{name: r.Name, says: fmt.Sprintf("cannot be looked for: trace %s", need), failed: named, skipped: !named})
 			continue
 		}
 		found := v.Of(r.Name)

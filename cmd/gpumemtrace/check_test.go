@@ -24,8 +24,8 @@ func TestCheck(t *testing.T) {
 		{[]string{streams, "--max-growth-per-step", "1MiB"}, exitFailed, "failed  max-growth-per-step: cannot be checked: the recording has fewer than three training steps"},
 		{[]string{holders, "--max-growth-per-step", "1KiB"}, exitDone, "passed  max-growth-per-step: python3 (470) grows by 512 B a training step, and may by 1.00 KiB\n"},
 		{[]string{holders, "--no-finding", "all"}, exitDone, "passed  hook: not found: a hook that keeps tensors\n"},
-		{[]string{streams, "--no-finding", "hook"}, exitFailed, "failed  hook: cannot be looked for: needs --holders 30s\n"},
-		{[]string{streams, "--no-finding", "all"}, exitDone, "skipped hook: cannot be looked for: needs --holders 30s\n"},
+		{[]string{streams, "--no-finding", "hook"}, exitFailed, "failed  hook: cannot be looked for: trace with --holders 30s\n"},
+		{[]string{streams, "--no-finding", "all"}, exitDone, "skipped hook: cannot be looked for: trace with --holders 30s\n"},
 		{[]string{pools, "--no-finding", "graph-pools"}, exitFailed, "failed  graph-pools: 2 CUDA graphs have a private pool each, 304 MiB in all. "},
 		{[]string{pools, "--no-finding", "graph-pools", "--format", "github"}, exitFailed, "::error title=gpumemtrace graph-pools::" + pools + ": 2 CUDA graphs"},
 		{[]string{streams, "--against", streams, "--within", "0"}, exitDone, "passed  against: the peak is 1.97 GiB, and that of " + streams + " is 1.97 GiB: +0.0 % (at most +0 %)\n"},
@@ -36,7 +36,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q says %s, want %q", c.args, v.stdout.String(), c.says)
 		}
 	}
-	for _, args := range [][]string{{}, {"--max-peak", "much"}, {"--within", "-1"}, {"--no-finding", "leak"}, {"--format", "yaml", "--max-peak", "1GiB"}} {
+	for _, args := range [][]string{{}, {"--max-peak", "much"}, {"--within", "-1"}, {"--against", streams, "--within", "nan"}, {"--no-finding", "leak"}, {"--format", "yaml", "--max-peak", "1GiB"}} {
 		command(t, append([]string{"check", streams}, args...)...).start().ends(exitUsage)
 	}
 }

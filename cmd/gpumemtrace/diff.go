@@ -140,7 +140,8 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 		return "", err
 	}
 	span, end := d.span, d.end
-	from, to := span.First+(span.Grew-span.First)/4, span.Grew
+	// Moments are whole microseconds, which people can read. A call that took memory has returned by then.
+	from, to := span.First+(span.Grew-span.First)/4, span.Grew+time.Microsecond-1
 	fromIs, toIs := "a quarter into the time in which memory was taken", "when memory grew last"
 	steps := end.View(state.Want{Steps: true}).Snapshot().Steps
 	if i := slices.IndexFunc(steps, func(s snapshot.Steps) bool { return len(s.Last) > 1 }); i >= 0 {
@@ -150,7 +151,7 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 		from, fromIs = ended(&steps[i].Last[0])
 		to, toIs = ended(&steps[i].Last[len(steps[i].Last)-1])
 	}
-	from, to = from.Truncate(time.Microsecond), to.Truncate(time.Microsecond) // at most a call earlier
+	from, to = from.Truncate(time.Microsecond), to.Truncate(time.Microsecond)
 	if !d.second.given() {
 		err = d.second.Set(to.String())
 	} else {

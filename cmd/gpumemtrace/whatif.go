@@ -116,9 +116,12 @@ func predictedPage(page *output, path string, runs []*whatif.Run, predictions []
 // whether other settings would waste less.
 const wasteful = 0.1
 
+// leastSaved is what a setting must save to be told of without being asked, in bytes.
+const leastSaved = 8 << 20
+
 // helpful says what other settings of PyTorch's allocator would have changed in a recording. If that was
-// not asked, it says so of one that ran out of memory or, as shown, has much that is cached, and
-// nothing where no setting would have helped a run that did not fail.
+// not asked, it says so of one that ran out of memory or, as shown, has much that is cached, if a setting would
+// have helped.
 func helpful(path string, shown *snapshot.Snapshot, asked bool) (lines []string) {
 	var tensors, cached int64
 	for i := range shown.Samples {
@@ -141,7 +144,7 @@ func helpful(path string, shown *snapshot.Snapshot, asked bool) (lines []string)
 		return nil
 	}
 	for _, p := range predictions {
-		if asked || p.Reason == "" && (p.Helps() || p.Lacked > 0) {
+		if asked || p.Helps() && (p.Lacked > 0 || p.Saves() >= leastSaved) {
 			lines = append(lines, fmt.Sprintf("%s (%d): %s", p.Process, p.PID, p.Answer()))
 		}
 	}

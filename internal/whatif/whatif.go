@@ -333,6 +333,16 @@ func (p *Prediction) Best() string {
 // Helps reports whether another setting would have helped.
 func (p *Prediction) Helps() bool { return p.Best() != "" }
 
+// Saves is how much less PyTorch would have reserved at the peak with the best setting, in bytes, 0 if none
+// helps.
+func (p *Prediction) Saves() uint64 {
+	if !p.Helps() {
+		return 0
+	}
+	own, best := p.Rows[0].Peak, p.best().Peak
+	return max(own, best) - best
+}
+
 // Answer says in a sentence what would have helped.
 func (p *Prediction) Answer() string {
 	own := p.Rows[0]

@@ -45,6 +45,11 @@ func Diff(w io.Writer, a, b Side, o Options) error {
 	for _, text := range sidesOf(a, b) {
 		page.Line("%s", text)
 	}
+	names := []string{"category", "line"}
+	if o.By != nil {
+		names = o.By.names()
+	}
+	lacking(page, names, pointers(slices.Concat(a.Samples, b.Samples)), &b.Meta)
 	if o.By != nil {
 		diffBy(page, a.Snapshot, b.Snapshot, o.By, "Memory on GPUs", o)
 		return page.Flush("write diff")

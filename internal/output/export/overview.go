@@ -104,9 +104,9 @@ func (x *overview) show(page *render.Page) {
 
 // wrong writes what is wrong.
 func (x *overview) wrong(page *render.Page) {
-	if x.o.Moment != nil {
+	if sum := sumOf(onGPU(x.s)); x.o.Moment != nil && x.shown(&sum) > 0 {
 		x.verdict = findings.Find(x.s, x.o.Moment.End)
-		x.verdict.Show(page)
+		x.verdict.Show(page, x.o.Failures.Last != nil, x.o.Helpful...)
 	}
 }
 
@@ -336,8 +336,10 @@ func (x *overview) allocators(page *render.Page) {
 			page.Line("  %s (--segments)", fragmented(&x.s.Allocators[i]))
 		}
 	}
-	for _, text := range x.o.Helpful {
-		page.Line("  %s", text)
+	if x.verdict == nil {
+		for _, text := range x.o.Helpful {
+			page.Line("  %s", text)
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 // wrong writes what is wrong at the moment of s, if anything is.
 func wrong(page *render.Page, s *snapshot.Snapshot) {
 	if v := findings.Find(s, s); len(v.Findings) > 0 {
-		v.Show(page)
+		v.Show(page, false)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -36,12 +37,12 @@ type Rule struct {
 // A Need is something that must have been recorded.
 type Need string
 
-// What rules need, as a user would ask for it.
+// What rules need: the program was traced so.
 const (
-	Tensors Need = "--tensors"
-	Heap    Need = "--holders 30s"
-	Steps   Need = "training steps"
-	Driver  Need = "a trace as root"
+	Tensors Need = "with --tensors"
+	Heap    Need = "with --holders 30s"
+	Steps   Need = "a training with --tensors"
+	Driver  Need = "as root"
 )
 
 // Rules are in the order in which equally large findings are shown. A rule is a row here, a
@@ -81,14 +82,15 @@ func Names() (names []string) {
 // A Verdict is what rules found.
 type Verdict struct {
 	Findings []Finding // those that cost most first
-	All      int       // rules
+	All      int       // rules that apply to the program
 	lacks    []lack
 }
 
 // A lack is a rule that could not look, and what it needs first.
 type lack struct {
-	rule string
-	need Need
+	rule    string
+	need    Need
+	applies bool // to such a program
 }
 
 // Lacks returns what a rule would need that was not recorded. lacks is false if it could look.
@@ -123,7 +125,11 @@ func (l *look) find(rules []Rule) *Verdict {
 	for i := range rules {
 		r := &rules[i]
 		if j := slices.IndexFunc(r.Needs, func(n Need) bool { return !l.has(n) }); j >= 0 {
-			v.lacks = append(v.lacks, lack{r.Name, r.Needs[j]})
+			applies := !slices.ContainsFunc(r.Needs, func(n Need) bool { return !l.has(n) && !l.applies(n) })
+			if !applies {
+				v.All--
+			}
+			v.lacks = append(v.lacks, lack{r.Name, r.Needs[j], applies})
 			continue
 		}
 		for _, f := range r.find(l) {
@@ -138,21 +144,25 @@ func (l *look) find(rules []Rule) *Verdict {
 // mostShown bounds the findings of a page.
 const mostShown = 5
 
-// Show writes the verdict.
-func (v *Verdict) Show(page *render.Page) {
+// Show writes the verdict. besides are sentences of the same kind that the reader has from elsewhere, and
+// failed says that the page told of a failure before.
+func (v *Verdict) Show(page *render.Page, failed bool, besides ...string) {
 	lacking := v.lacking()
-	if len(v.lacks) == v.All {
-		page.Line("What is wrong was not looked for. %s.", lacking)
-		return
-	}
-	if len(v.Findings) == 0 {
-		page.Line("Nothing wrong was found. %s.", cmp.Or(lacking, fmt.Sprintf("%d causes were looked for", v.All)))
+	if len(v.Findings)+len(besides) == 0 {
+		nothing := "Nothing wrong was found that costs"
+		if failed {
+			nothing = "Beside that, nothing was found that costs"
+		}
+		page.Line("%s %d %% of the memory or more. %s.", nothing, leastShare, cmp.Or(lacking, bytefmt.Counted(v.All, "cause")+" were looked for"))
 		return
 	}
 	page.Heading("What is wrong")
 	for _, f := range v.Findings[:min(len(v.Findings), mostShown)] {
 		page.Line("  %s", f.Says)
 		page.Line("    %s", f.Change)
+	}
+	for _, text := range besides {
+		page.Line("  %s", text)
 	}
 	if n := len(v.Findings) - mostShown; n > 0 {
 		page.Line("  and %d more", n)
@@ -173,27 +183,27 @@ func (v *Verdict) Sentences() (out []string) {
 	return out
 }
 
-// lacking says what was not looked for, "" if everything was.
+// lacking says how to look for what was not looked for, "" if everything was.
 func (v *Verdict) lacking() string {
-	if len(v.lacks) == 0 {
-		return ""
-	}
 	var needs []Need
-	rules := map[Need]int{}
+	rules, n := map[Need]int{}, 0
 	for _, l := range v.lacks {
+		if !l.applies {
+			continue
+		}
+		n++
 		if rules[l.need]++; rules[l.need] == 1 {
 			needs = append(needs, l.need)
 		}
 	}
+	if n == 0 {
+		return ""
+	}
 	var parts []string
 	for _, n := range needs {
-		verb := "need"
-		if rules[n] == 1 {
-			verb = "needs"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s %s", rules[n], verb, n))
+		parts = append(parts, fmt.Sprintf("%s (%d)", n, rules[n]))
 	}
-	return fmt.Sprintf("%d of %d causes were looked for: %s", v.All-len(v.lacks), v.All, strings.Join(parts, ", "))
+	return fmt.Sprintf("%d of %s were looked for. To look for the others, trace %s", v.All-n, bytefmt.Counted(v.All, "cause"), strings.Join(parts, ", "))
 }
 
 // A look is what rules look at.
@@ -203,6 +213,7 @@ type look struct {
 	commands  map[int]string  // of processes
 	heaps     []snapshot.Heap // those that were not refused
 	tensors   bool
+	pytorch   bool
 }
 
 // A use is what a process holds on a GPU, at the peak.
@@ -235,7 +246,7 @@ func newLook(peak, end *snapshot.Snapshot) *look {
 		}
 		u := uses[k]
 		u.samples, u.bytes = append(u.samples, s), u.bytes+peak.Meta.Held(&s.Values)
-		l.tensors = l.tensors || s.Kind == snapshot.Tensor
+		l.tensors, l.pytorch = l.tensors || s.Kind == snapshot.Tensor, l.pytorch || s.Owner == "pytorch"
 	}
 	for _, s := range []*snapshot.Snapshot{end, peak} {
 		for _, h := range s.Heaps {
@@ -257,6 +268,18 @@ func (l *look) has(n Need) bool {
 		return l.peak.Live != nil && slices.ContainsFunc(l.peak.Steps, func(s snapshot.Steps) bool { return s.Begun })
 	}
 	return slices.ContainsFunc(l.peak.Accounts, func(a snapshot.Account) bool { return a.Known })
+}
+
+// applies reports whether a program could have something to record: tensors are PyTorch's, and not each
+// program trains.
+func (l *look) applies(n Need) bool {
+	switch n {
+	case Tensors:
+		return l.pytorch
+	case Steps:
+		return l.pytorch && !l.tensors
+	}
+	return true
 }
 
 // held is what a sample holds at the peak.

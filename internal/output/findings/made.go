@@ -180,7 +180,7 @@ func fragmentation(l *look) (out []Finding) {
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("Fragmentation wastes %s of the %s that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", bytefmt.Format(lost), bytefmt.Format(sum.Reserved)),
 			Bytes:  lost,
-			Change: "Start with PYTORCH_ALLOC_CONF=expandable_segments:True. gpumemtrace whatif RUN says what that saves.",
+			Change: "gpumemtrace whatif RUN says which setting of PyTorch's allocator saves how much.",
 		})
 	}
 	return out

@@ -10,28 +10,52 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// secondGPUs: a process has a context and little else on a GPU, but for what torch.load put there, and most
-// of its memory on another.
+// secondGPUs: a process has most of its memory on one GPU. On another it has a context and little else but
+// what torch.load put there; or it has less there than on its own, and another process of its command has
+// most of its memory there.
 func secondGPUs(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		context, only := l.onlyContext(u, loaded)
+		if context == nil {
+			continue
+		}
 		i := slices.IndexFunc(l.uses, func(other *use) bool {
 			return other.pid == u.pid && other.gpu != u.gpu && l.mostly(other) && other.bytes > u.bytes
 		})
-		if !only || i < 0 || u.bytes < leastBytes {
+		if i < 0 || u.bytes < leastBytes || !only && (2*u.bytes > l.uses[i].bytes || !l.others(u)) {
 			continue
 		}
-		what := "CUDA's context"
-		if _, alone := l.onlyContext(u, nil); !alone {
-			what = "CUDA's context and what torch.load put there"
-		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, nearly all of it %s%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), what, madeAt(line(context))),
+			Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, of which %s is CUDA's context%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), bytefmt.Format(l.contexts(u)), madeAt(line(context))),
 			Bytes:  u.bytes,
 			Change: "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) before.",
 		})
 	}
 	return out
+}
+
+// contexts is how much of a use is contexts.
+func (l *look) contexts(u *use) int64 {
+	bytes, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool { return s.Kind == contextKind }))
+	return bytes
+}
+
+// others reports whether a use is on the GPU on which another process of the same command has most of its
+// memory: that is another rank.
+func (l *look) others(u *use) bool {
+	command := l.commands[u.pid]
+	most := map[int]*use{}
+	for _, x := range l.uses {
+		if most[x.pid] == nil || x.bytes > most[x.pid].bytes {
+			most[x.pid] = x
+		}
+	}
+	for pid, x := range most {
+		if pid != u.pid && x.gpu == u.gpu && command != "" && l.commands[pid] == command {
+			return true
+		}
+	}
+	return false
 }
 
 // mostly reports whether more than its context is in a use.
@@ -65,7 +89,7 @@ func (l *look) onlyContext(u *use, with func(*snapshot.Sample) bool) (context *s
 }
 
 // workers: several processes of the same command have a context and nothing else beside one that
-// computes.
+// computes, which started before them.
 func workers(l *look) (out []Finding) {
 	for _, main := range l.uses {
 		if !l.mostly(main) {
@@ -76,7 +100,7 @@ func workers(l *look) (out []Finding) {
 		var made *snapshot.Sample
 		for _, u := range l.uses {
 			context, only := l.onlyContext(u, nil)
-			if only && u.gpu == main.gpu && u.pid != main.pid && l.startedBy(u.pid, main.pid) && l.alone(u) {
+			if only && u.gpu == main.gpu && u.pid > main.pid && l.startedBy(u.pid, main.pid) && l.alone(u) {
 				idle, bytes, made = append(idle, u), bytes+u.bytes, context
 			}
 		}

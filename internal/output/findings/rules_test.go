@@ -252,7 +252,7 @@ func TestRules(t *testing.T) {
 			m.hold(context(7, "1"), 17, 518*mib, main)
 			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, main)
 			return m.Snapshot
-		}(), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 518 MiB there, nearly all of it CUDA's context, made at me/train.py:12 resume.", 518 * mib},
+		}(), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 518 MiB there, of which 518 MiB is CUDA's context, made at me/train.py:12 resume.", 518 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
 			load := []*snapshot.Location{python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main}
@@ -264,7 +264,18 @@ func TestRules(t *testing.T) {
 			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), main)
 			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, python("step", "/home/me/train.py", 20), main)
 			return m.Snapshot
-		}(), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 774 MiB there, nearly all of it CUDA's context and what torch.load put there, made at me/train.py:12 resume.", 774 * mib},
+		}(), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 774 MiB there, of which 518 MiB is CUDA's context, made at me/train.py:12 resume.", 774 * mib},
+		{"second-gpu", ranks("1"), ranks("0"), "python3 (pid 7) works on GPU 0, but has opened GPU 1 too: 774 MiB there, of which 518 MiB is CUDA's context, made at me/train.py:31 <module>.", 774 * mib},
+		{"workers", spawned("python3 train.py"), func() *snapshot.Snapshot { // the parent has a context alone, and its child computes
+			s := spawned("python3 train.py")
+			for i := range s.Samples {
+				s.Samples[i].PID %= 11
+			}
+			for i := range s.Processes {
+				s.Processes[i].PID %= 11
+			}
+			return s
+		}(), "3 workers of python3 (pid 7)", 3 * 518 * mib},
 		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=9)"), spawned("python3 other.py"),
 			"3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and nothing else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
 		{"import", imported(snapshot.Tensor, "<frozen importlib._bootstrap>"), imported(event.KindContext.String(), "<frozen importlib._bootstrap>"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
@@ -360,6 +371,18 @@ func blocks(state holder.BlockState) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
+// ranks are two processes of one command, the second of which works on a GPU where the first has a context and
+// a tensor.
+func ranks(gpu string) *snapshot.Snapshot {
+	m := training()
+	m.hold(context(7, "1"), 17, 518*mib, main)
+	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Owner: "pytorch", PID: 7, Process: "python3", GPU: "1"}, 1, 256*mib, main)
+	m.Processes = append(m.Processes, snapshot.Process{PID: 8, Name: "python3", Who: m.Processes[0].Who})
+	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Owner: "pytorch", PID: 8, Process: "python3", GPU: gpu}, 1, 2048*mib, main)
+	m.tensors(stacks.Parameter, "aten::to", 4, 1024*mib, main)
+	return m.Snapshot
+}
+
 func pools(private ...string) *snapshot.Snapshot {
 	m := training()
 	a := snapshot.Allocator{PID: 7, GPU: "0"}
@@ -388,10 +411,14 @@ func imported(kind, file string) *snapshot.Snapshot {
 // What is not recorded is not looked for.
 func TestLacking(t *testing.T) {
 	m := made{&snapshot.Snapshot{}}
-	m.hold(snapshot.Labels{Kind: event.KindDevice.String()}, 1, mib, main)
+	s := m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "pytorch"}, 1, mib, main)
 	v := Find(m.Snapshot, m.Snapshot)
-	if len(v.lacks) != len(Rules) || !strings.HasPrefix(v.lacking(), fmt.Sprintf("0 of %d causes were looked for: ", len(Rules))) {
-		t.Errorf("%+v", v)
+	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (7), with --holders 30s (10), as root (4)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
+		t.Errorf("%s, want %s: %+v", got, want, v)
+	}
+	s.Owner = "jax" // it has no tensors to trace
+	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 12 causes were looked for. To look for the others, trace with --holders 30s (8), as root (4)"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 	full := training()
 	full.steps(20, 1)

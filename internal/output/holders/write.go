@@ -60,7 +60,7 @@ func (r *Report) Table(w io.Writer, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	page.Line("%s", r.Answer())
 	page.Line("%s", r.facts())
-	findings.FindInHeap(snapshot.Heap{PID: r.PID, Reading: r.Reading}).Show(page)
+	findings.FindInHeap(snapshot.Heap{PID: r.PID, Reading: r.Reading}).Show(page, false)
 	v := views[r.By]
 	rows := r.rows(false)
 	switch {
