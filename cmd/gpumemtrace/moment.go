@@ -34,8 +34,13 @@ func (m *moment) Set(s string) error {
 	said := false
 	m.text, m.in = s, func(x replay.Span) (time.Duration, error) {
 		at, err := in(x)
-		if at >= 0 || err != nil {
+		switch {
+		case err != nil:
 			return at, err
+		case at == x.Peak.Round(time.Millisecond): // as pages write it
+			return x.Peak, nil
+		case at >= 0:
+			return at, nil
 		}
 		if !said {
 			said = true

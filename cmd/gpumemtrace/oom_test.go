@@ -138,7 +138,7 @@ func TestOutOfMemoryTwice(t *testing.T) {
 	for _, says := range []string{
 		"just after, 4.05 GiB was free: the process had given memory back.",
 		"PyTorch gave 136 GiB back and asked again, and was refused again 384ms after the first time. It gave up 165ms after that.",
-		"--before oom-10s --after oom",
+		"--before oom-1s --after oom",
 	} {
 		if !strings.Contains(page, says) {
 			t.Errorf("%q is missing from %s", says, page)

@@ -39,7 +39,7 @@ var terms = []term{
 	{"[cause not known]", "CUDA took it in a function that neither a probe nor the stack identifies."},
 	{"[... before ...]", "What was there before the trace, its window or the file's history began: it has no stack."},
 	{"[memory of tensors elsewhere]", "Takes tensors in managed or imported memory out of the sum: they are not counted here."},
-	{"[not in tensors]", "It is no tensor's memory, such as the context or another library's."},
+	{"[not in tensors]", "It is no tensor's memory, such as the context or another library's, or no tensors were recorded."},
 	{"[outside modules]", "The program asked for it while no module of the model ran, as optimizers do."},
 	{"[backward pass]", "PyTorch's autograd asked for it, in a thread that runs no line of the program."},
 	{"[inside ...]", "A thread of that library, such as NCCL, asked for it: no line of the program led there."},

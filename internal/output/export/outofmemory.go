@@ -114,7 +114,11 @@ func afterFailure(page *render.Page, file string, o *snapshot.OutOfMemory) {
 	}
 	commands := []Command{{"report " + file + " --by line" + at, "Which lines held the memory then"}}
 	if !o.Recovered {
-		commands = append(commands, Command{"diff " + file + " --before oom-10s --after oom", "What grew in the ten seconds before"})
+		before, seconds := "oom-10s", "ten seconds"
+		if o.Time.Sub(o.Snapshot.Meta.Start) < 10*time.Second {
+			before, seconds = "oom-1s", "second"
+		}
+		commands = append(commands, Command{"diff " + file + " --before " + before + " --after oom", "What grew, and went, in the " + seconds + " before"})
 	}
 	if o.Allocator != nil {
 		commands = append(commands, Command{"report " + file + " --segments" + at, "What was fragmented, and what only cached"},

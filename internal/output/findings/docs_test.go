@@ -20,13 +20,22 @@ func TestDocs(t *testing.T) {
 	if !ok || !closed {
 		t.Fatalf("%s has no %s", file, strings.TrimSpace(begin))
 	}
-	want := "\n"
+	var groups []string // of the same needs
+	causes := map[string]string{}
 	for _, r := range Rules {
 		var needs []string
 		for _, n := range r.Needs {
 			needs = append(needs, string(n))
 		}
-		want += fmt.Sprintf("- `%s`: %s (%s)\n", r.Name, r.Cause, strings.Join(needs, ", "))
+		group := strings.Join(needs, ", ")
+		if causes[group] == "" {
+			groups = append(groups, group)
+		}
+		causes[group] += fmt.Sprintf("  - `%s`: %s\n", r.Name, r.Cause)
+	}
+	want := "\n"
+	for _, group := range groups {
+		want += fmt.Sprintf("- traced %s:\n%s", group, causes[group])
 	}
 	want += "\n"
 	if flag.Lookup("update").Value.String() == "true" { // of snapshottest

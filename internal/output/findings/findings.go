@@ -41,7 +41,7 @@ type Need string
 const (
 	Tensors Need = "with --tensors"
 	Heap    Need = "with --holders 30s"
-	Steps   Need = "a training with --tensors"
+	Steps   Need = "a training"
 	Driver  Need = "as root"
 )
 
