@@ -181,8 +181,16 @@ type place struct {
 	offset uint64
 }
 
-// linkedPlaces are the places that BPF links hold, of all processes.
-func linkedPlaces() (map[place]bool, error) {
+// linkedPlaces are the places that BPF links hold, of all processes. To look at a link of this process
+// that comes off meanwhile is to hold the last reference to its probes.
+func linkedPlaces() (out map[place]bool, err error) {
+	if ending := removal.Hold("a link that is looked at", func() { out, err = readLinks() }); ending != nil {
+		return nil, ending
+	}
+	return out, err
+}
+
+func readLinks() (map[place]bool, error) {
 	out := map[place]bool{}
 	var it link.Iterator
 	defer it.Close()

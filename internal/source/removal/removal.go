@@ -66,6 +66,11 @@ var own = newSet()
 // stays on until Close.
 func Put(what string, attach func() (io.Closer, error)) (*Probe, error) { return own.put(what, attach) }
 
+// Hold calls f, which may hold the last reference to a probe of this process: the kernel then removes it in
+// the thread that lets go. The process does not end before f returns. After All, Hold fails and does not
+// call f. what names f for the user.
+func Hold(what string, f func()) error { return own.hold(what, f) }
+
 // On returns the number of probes, with those under removal.
 func On() int { return own.count() }
 
@@ -130,6 +135,16 @@ func (s *set) put(what string, attach func() (io.Closer, error)) (*Probe, error)
 	p.closed = sync.OnceValue(p.remove)
 	s.end(c, p, true)
 	return p, nil
+}
+
+func (s *set) hold(what string, f func()) error {
+	c, err := s.begin(what)
+	if err != nil {
+		return err
+	}
+	defer s.end(c, nil, false)
+	f()
+	return nil
 }
 
 func (p *Probe) remove() error {

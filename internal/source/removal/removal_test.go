@@ -45,6 +45,34 @@ func TestWaitsForWork(t *testing.T) {
 	}
 }
 
+// What holds a probe keeps the process, too, until it lets go. After the end nothing is held.
+func TestWaitsForHolders(t *testing.T) {
+	s := newSet()
+	s.patience = time.Hour
+	held, let := make(chan struct{}), make(chan struct{})
+	go s.hold("a link", func() { close(held); <-let })
+	<-held
+	done := make(chan error, 1)
+	go func() { done <- s.all() }()
+	for ending := false; !ending; {
+		s.mu.Lock()
+		ending = s.ending
+		s.mu.Unlock()
+	}
+	if err := s.hold("another", func() { t.Error("held after the end") }); !errors.Is(err, ErrEnding) {
+		t.Error(err)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("ended while a probe was held: %v", err)
+	default:
+	}
+	close(let)
+	if err := <-done; err != nil || !s.idle() {
+		t.Errorf("%v, idle %t", err, s.idle())
+	}
+}
+
 // It gives up where nothing moves, and says what it waits for.
 func TestGivesUp(t *testing.T) {
 	s := newSet()
