@@ -181,8 +181,8 @@ type place struct {
 	offset uint64
 }
 
-// linkedPlaces are the places that BPF links hold, of all processes. To look at a link of this process
-// that comes off meanwhile is to hold the last reference to its probes.
+// linkedPlaces are the places that BPF links hold, of all processes. One of them may be a link of this
+// process. If it is closed while it is looked at, its probes come off only when the look ends.
 func linkedPlaces() (out map[place]bool, err error) {
 	if ending := removal.Hold("a link that is looked at", func() { out, err = readLinks() }); ending != nil {
 		return nil, ending

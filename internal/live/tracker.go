@@ -90,8 +90,8 @@ func (t *Tracker) Add(l *Snapshot) *Status {
 	return p
 }
 
-// lookAgain is how long what is wrong is not looked for again: it takes as long as a snapshot of many
-// call sites does.
+// lookAgain is how often a Tracker looks for what is wrong. With many call sites that takes as long as a
+// snapshot.
 const lookAgain = 10 * time.Second
 
 // withFindings returns the notes of a snapshot, and before them what is wrong. The snapshot of another

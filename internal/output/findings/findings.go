@@ -144,8 +144,8 @@ func (l *look) find(rules []Rule) *Verdict {
 // mostShown bounds the findings of a page.
 const mostShown = 5
 
-// Show writes the verdict. besides are sentences of the same kind that the reader has from elsewhere, and
-// failed says that the page told of a failure before.
+// Show writes the verdict. besides are sentences about other things that are wrong. failed says that the
+// page has told of a failure already.
 func (v *Verdict) Show(page *render.Page, failed bool, besides ...string) {
 	lacking := v.lacking()
 	if len(v.Findings)+len(besides) == 0 {
@@ -309,15 +309,14 @@ func (l *look) lines(samples []*snapshot.Sample) (out []lineOf) {
 			place[name] = i
 		}
 		out[i].bytes += l.held(s)
-		out[i].objects += s.InuseObjects
 	}
 	sorting.Stable(out, func(a, b lineOf) int { return cmp.Compare(b.bytes, a.bytes) })
 	return out
 }
 
 type lineOf struct {
-	name           string
-	bytes, objects int64
+	name  string
+	bytes int64
 }
 
 // at is " at " with the line, or nothing.
@@ -349,15 +348,10 @@ func at(line string) string {
 // line returns the program's own line that is nearest to the leaf, "" for none.
 func line(s *snapshot.Sample) string {
 	if lines, own := stacks.Own(s.Stack); own && len(lines) > 0 {
-		return render.Place(lines[0], lastNames(lines[0].File))
+		file := lines[0].File
+		return render.Place(lines[0], render.ShortPaths([]string{file})[file])
 	}
 	return ""
-}
-
-// lastNames returns the name of a file with its folder.
-func lastNames(path string) string {
-	names := strings.Split(path, "/")
-	return strings.Join(names[max(0, len(names)-2):], "/")
 }
 
 // sumOf adds up what samples hold.

@@ -25,17 +25,17 @@ type keep struct {
 }
 
 // keeps adds up the storages on GPUs for which f is true, by path, the largest first.
-func keeps(r *holder.Reading, path func(*holder.Storage) string, f func(*holder.Storage) bool) (out []keep) {
+func keeps(r *holder.Reading, f func(*holder.Storage) bool) (out []keep) {
 	at := map[string]int{}
 	for i := range r.Storages {
 		s := &r.Storages[i]
 		if !s.OnGPU() || !f(s) {
 			continue
 		}
-		alike := holder.Alike(path(s))
+		alike := holder.Alike(s.Name())
 		j, ok := at[alike]
 		if !ok {
-			j, out = len(out), append(out, keep{path: path(s)})
+			j, out = len(out), append(out, keep{path: s.Name()})
 			at[alike] = j
 		}
 		k := &out[j]
@@ -47,8 +47,6 @@ func keeps(r *holder.Reading, path func(*holder.Storage) string, f func(*holder.
 	sorting.Stable(out, func(a, b keep) int { return cmp.Compare(b.bytes, a.bytes) })
 	return out
 }
-
-func path(s *holder.Storage) string { return s.Name() }
 
 // variable returns a path without the graph that it leads to.
 func variable(path string) string {
@@ -84,7 +82,7 @@ func onlyView(s *holder.Storage) bool {
 func smallViews(l *look) (out []Finding) {
 	const less = 8
 	for _, h := range l.heaps {
-		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
+		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
 			n := tensorBytes(s)
 			return s.Role == holder.NoRole && onlyView(s) && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
 		}) {
@@ -110,7 +108,7 @@ func oldGraphs(l *look) (out []Finding) {
 			continue
 		}
 		made := l.made(h.PID)
-		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
+		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
 			t, known := made[s.Address]
 			return s.Role == holder.Activation && known && t.Before(begin)
 		}) {
@@ -150,7 +148,7 @@ func collectedGraphs(l *look) (out []Finding) {
 func noBackward(l *look) (out []Finding) {
 	for _, h := range l.heaps {
 		var bytes int64
-		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool { return s.Role == holder.Activation }) {
+		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool { return s.Role == holder.Activation }) {
 			bytes += k.bytes
 		}
 		var kept []*snapshot.Sample
@@ -265,7 +263,7 @@ func heldBy(what string) func(*look) []Finding {
 	return func(l *look) (out []Finding) {
 		for _, h := range l.heaps {
 			var all []keep
-			for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
+			for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
 				return (s.Role == holder.NoRole || s.Role == holder.Activation) && owner(s.Holder) != ""
 			}) {
 				i := slices.IndexFunc(all, func(x keep) bool { return owner(x.path) == owner(k.path) })
@@ -296,7 +294,7 @@ func heldBy(what string) func(*look) []Finding {
 // cycles: only objects that refer to each other hold it, through C++, where no collector looks.
 func cycles(l *look) (out []Finding) {
 	for _, h := range l.heaps {
-		for _, k := range keeps(h.Reading, path, (*holder.Storage).Stuck) {
+		for _, k := range keeps(h.Reading, (*holder.Storage).Stuck) {
 			if matters(k.bytes, onGPU(h.Reading)) {
 				change := "Use torch.autograd.grad(..., create_graph=True), or set .grad to None after each backward pass."
 				if !strings.HasSuffix(k.path, holder.GradientCycle) {

@@ -20,7 +20,7 @@ func secondGPUs(l *look) (out []Finding) {
 			continue
 		}
 		i := slices.IndexFunc(l.uses, func(other *use) bool {
-			return other.pid == u.pid && other.gpu != u.gpu && l.mostly(other) && other.bytes > u.bytes
+			return other.pid == u.pid && other.gpu != u.gpu && l.computes(other) && other.bytes > u.bytes
 		})
 		if i < 0 || u.bytes < leastBytes || !only && (2*u.bytes > l.uses[i].bytes || !l.others(u)) {
 			continue
@@ -58,8 +58,8 @@ func (l *look) others(u *use) bool {
 	return false
 }
 
-// mostly reports whether more than its context is in a use.
-func (l *look) mostly(u *use) bool {
+// computes reports whether a use has more than its context.
+func (l *look) computes(u *use) bool {
 	_, only := l.onlyContext(u, nil)
 	return !only
 }
@@ -92,7 +92,7 @@ func (l *look) onlyContext(u *use, with func(*snapshot.Sample) bool) (context *s
 // computes, which started before them.
 func workers(l *look) (out []Finding) {
 	for _, main := range l.uses {
-		if !l.mostly(main) {
+		if !l.computes(main) {
 			continue
 		}
 		var idle []*use
