@@ -30,8 +30,8 @@ const maxRounds = 8
 // have served, that block's segment is of another stream than the one that it used. The
 // requests keep the streams that reproduce the run best.
 func (r *Run) Check(own Settings) Check {
-	if own.Expandable && own.Memory == 0 {
-		own.Memory = r.memory()
+	if own.Expandable {
+		own.Memory = r.memory(own.Memory)
 	}
 	best := Check{Same: -1}
 	var found []uint8
@@ -67,9 +67,10 @@ func (r *Run) Check(own Settings) Check {
 // such a segment has addresses, in bytes.
 const between = 4 << 30
 
-// memory returns what the GPU has, in bytes, as far as expandable segments show it by the
-// addresses that they have: 0 if there are fewer than two.
-func (r *Run) memory() uint64 {
+// memory returns what CUDA provides of the GPU's memory, in bytes, as expandable segments show it by
+// the addresses that they have. If there are fewer than two it returns what is known, 0 for nothing:
+// NVML's figure is larger by up to 1 %, so that a segment would reach into the next one.
+func (r *Run) memory(known uint64) uint64 {
 	addresses := slices.Clone(r.Addresses)
 	slices.Sort(addresses)
 	var first, last, least uint64
@@ -79,7 +80,7 @@ func (r *Run) memory() uint64 {
 			continue
 		case first == 0:
 			first = at
-		case at-last > between:
+		case at-last > between && at-first > known:
 			if n := at - first; least == 0 || n < least {
 				least = n
 			}
@@ -87,7 +88,10 @@ func (r *Run) memory() uint64 {
 		}
 		last = at
 	}
-	return least / 9 * 8
+	if seen := least / 9 * 8; known == 0 || least > 0 && seen < known {
+		return seen
+	}
+	return known
 }
 
 // A pair is two segments of different streams, by name.

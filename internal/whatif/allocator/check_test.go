@@ -93,6 +93,20 @@ func TestPrivatePools(t *testing.T) {
 	}
 }
 
+// NVML says that a GPU has more than CUDA provides, by which expandable segments would reach into the next ones.
+// Their addresses show how far they reach.
+func TestMemoryByAddresses(t *testing.T) {
+	const memory = 8 << 30
+	for seed := range uint64(2) {
+		run := program(Settings{Expandable: true, Memory: memory, Upwards: true}, seed)
+		for _, told := range []uint64{0, memory, memory + memory/100} {
+			if c := run.Check(Settings{Expandable: true, Memory: told}); c.Same != c.Made || c.Streams != 1 {
+				t.Errorf("told of %d bytes: %d of %d tensors at their address, %d streams", told, c.Same, c.Made, c.Streams)
+			}
+		}
+	}
+}
+
 // What PyTorch did with tensors that come to lie elsewhere is told apart.
 func TestDifferences(t *testing.T) {
 	const units = mib / unit
