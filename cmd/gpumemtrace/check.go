@@ -102,7 +102,7 @@ func (k *checkCommand) run(path string) error {
 		checked = append(checked, growthOf(x.moment.End, most["max-growth-per-step"])...)
 	}
 	if k.without != nil {
-		checked = append(checked, faults(findings.Find(x.shown, x.moment.End), k.without)...)
+		checked = append(checked, faults(findings.Find(x.shown, x.moment.End, tried(path, x.shown, false)...), k.without)...)
 	}
 	if k.against != "" {
 		base, err := q.answer(k.against)

@@ -131,7 +131,7 @@ func (r *reportCommand) run(path string) error {
 		return export.ReportRows(x.shown, r.opts).Write(os.Stdout, format)
 	}
 	if x.recorded && r.opts.By == nil {
-		r.opts.Helpful = helpful(path, x.shown, r.opts.Segments)
+		r.opts.Settings = tried(path, x.shown, r.opts.Segments)
 	}
 	return export.Report(os.Stdout, x.shown, r.opts)
 }

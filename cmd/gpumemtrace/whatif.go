@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
@@ -119,10 +120,10 @@ const wasteful = 0.1
 // leastSaved is what a setting must save to be told of without being asked, in bytes.
 const leastSaved = 8 << 20
 
-// helpful says what other settings of PyTorch's allocator would have changed in a recording. If that was
+// tried says what other settings of PyTorch's allocator would have changed in a recording. If that was
 // not asked, it says so of one that ran out of memory or, as shown, has much that is cached, if a setting would
 // have helped.
-func helpful(path string, shown *snapshot.Snapshot, asked bool) (lines []string) {
+func tried(path string, shown *snapshot.Snapshot, asked bool) (out []findings.Setting) {
 	var tensors, cached int64
 	for i := range shown.Samples {
 		switch s := &shown.Samples[i]; s.Kind {
@@ -145,10 +146,10 @@ func helpful(path string, shown *snapshot.Snapshot, asked bool) (lines []string)
 	}
 	for _, p := range predictions {
 		if asked || p.Helps() && (p.Lacked > 0 || p.Saves() >= leastSaved) {
-			lines = append(lines, fmt.Sprintf("%s (%d): %s", p.Process, p.PID, p.Answer()))
+			out = append(out, findings.Setting{PID: int(p.PID), Process: p.Process, GPU: p.GPU, Name: p.Best(), Says: p.Answer(), Saves: int64(max(p.Saves(), p.Lacked))})
 		}
 	}
-	return lines
+	return out
 }
 
 // explains returns what says of a failure in a recording, in its page, whether other settings of

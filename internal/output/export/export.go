@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 )
 
 // Options are how readable pages are laid out.
@@ -29,11 +30,10 @@ type Options struct {
 	// the next command is to read.
 	Moment   *Moment
 	File     string
-	Failures Failures // of the recording
-	// Helpful says what settings of the caching allocators would have helped.
-	Helpful []string
-	Width   int // columns, 0 for render.DefaultWidth
-	Color   bool
+	Failures Failures           // of the recording
+	Settings []findings.Setting // that would have helped PyTorch's allocators, or have been tried
+	Width    int                // columns, 0 for render.DefaultWidth
+	Color    bool
 }
 
 // Failures are the requests of a recording that failed for want of memory.

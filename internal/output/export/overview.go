@@ -105,8 +105,8 @@ func (x *overview) show(page *render.Page) {
 // wrong writes what is wrong.
 func (x *overview) wrong(page *render.Page) {
 	if sum := sumOf(onGPU(x.s)); x.o.Moment != nil && x.shown(&sum) > 0 {
-		x.verdict = findings.Find(x.s, x.o.Moment.End)
-		x.verdict.Show(page, x.o.Failures.Last != nil, x.o.Helpful...)
+		x.verdict = findings.Find(x.s, x.o.Moment.End, x.o.Settings...)
+		x.verdict.Show(page, x.o.Failures.Last != nil)
 	}
 }
 
@@ -273,7 +273,8 @@ func (x *overview) holder(page *render.Page) {
 	if p.Command != "" {
 		text += ": " + render.Cut(p.Command, 150)
 	}
-	page.Line("%s", text)
+	page.Heading("Who")
+	page.Line("  %s", text)
 }
 
 // besideIt returns the column of the other figure, which is left out where there is none.
@@ -329,16 +330,11 @@ func (x *overview) elsewhere(page *render.Page) {
 	}
 }
 
-// allocators says how much caching allocators lose, and whether another setting would help.
+// allocators says how much caching allocators lose.
 func (x *overview) allocators(page *render.Page) {
 	if x.verdict == nil || len(x.verdict.Of("fragmentation")) == 0 {
 		for i := range x.s.Allocators {
 			page.Line("  %s (--segments)", fragmented(&x.s.Allocators[i]))
-		}
-	}
-	if x.verdict == nil {
-		for _, text := range x.o.Helpful {
-			page.Line("  %s", text)
 		}
 	}
 }

@@ -189,8 +189,8 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		for i := range s.Allocators {
 			page.Line("%s", divided(&s.Allocators[i]))
 		}
-		for _, text := range o.Helpful {
-			page.Line("%s", text)
+		for _, x := range o.Settings {
+			page.Line("%s (%d): %s", x.Process, x.PID, x.Says)
 		}
 		allocators(page, s.Allocators, "")
 	} else {

@@ -64,6 +64,7 @@ var Rules = []Rule{
 	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, checkpointing},
 	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, workspaces},
 	{"fragmentation", "memory lost to fragmentation", []Need{Tensors}, fragmentation},
+	{"setting", "memory that another setting of PyTorch's allocator saves", []Need{Tensors}, settings},
 	{"graph-pools", "a private pool for each CUDA graph", []Need{Tensors}, graphPools},
 	{"communicators", "many communicators of NCCL", []Need{Driver}, communicators},
 	{"second-gpu", "a context on a GPU that the process does not use", []Need{Driver}, secondGPUs},
@@ -108,10 +109,26 @@ func (v *Verdict) Of(rule string) []Finding {
 	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return f.Rule != rule })
 }
 
+// A Setting is what the best setting of PyTorch's allocator would have changed on a GPU of a process.
+type Setting struct {
+	PID          int
+	Process, GPU string
+	Name         string // "" if none helps
+	Says         string // what it would have changed, in a sentence
+	Saves        int64  // bytes at the peak
+}
+
+// use says how to use the setting.
+func (s *Setting) use() string {
+	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s in its environment.", s.Name)
+}
+
 // Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.
-// end is what is known at the end, and may be peak.
-func Find(peak, end *snapshot.Snapshot) *Verdict {
-	return newLook(peak, end).find(Rules)
+// end is what is known at the end, and may be peak. settings are those that help.
+func Find(peak, end *snapshot.Snapshot, settings ...Setting) *Verdict {
+	l := newLook(peak, end)
+	l.settings = settings
+	return l.find(Rules)
 }
 
 // FindInHeap looks for the causes that one reading of a heap proves.
@@ -144,11 +161,10 @@ func (l *look) find(rules []Rule) *Verdict {
 // mostShown bounds the findings of a page.
 const mostShown = 5
 
-// Show writes the verdict. besides are sentences about other things that are wrong. failed says that the
-// page has told of a failure already.
-func (v *Verdict) Show(page *render.Page, failed bool, besides ...string) {
+// Show writes the verdict. failed says that the page has told of a failure already.
+func (v *Verdict) Show(page *render.Page, failed bool) {
 	lacking := v.lacking()
-	if len(v.Findings)+len(besides) == 0 {
+	if len(v.Findings) == 0 {
 		nothing := "Nothing wrong was found that costs"
 		if failed {
 			nothing = "Beside that, nothing was found that costs"
@@ -160,9 +176,6 @@ func (v *Verdict) Show(page *render.Page, failed bool, besides ...string) {
 	for _, f := range v.Findings[:min(len(v.Findings), mostShown)] {
 		page.Line("  %s", f.Says)
 		page.Line("    %s", f.Change)
-	}
-	for _, text := range besides {
-		page.Line("  %s", text)
 	}
 	if n := len(v.Findings) - mostShown; n > 0 {
 		page.Line("  and %d more", n)
@@ -212,6 +225,7 @@ type look struct {
 	uses      []*use
 	commands  map[int]string  // of processes
 	heaps     []snapshot.Heap // those that were not refused
+	settings  []Setting
 	tensors   bool
 	pytorch   bool
 }

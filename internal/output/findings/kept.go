@@ -22,6 +22,7 @@ type keep struct {
 	storages int
 	others   int   // paths of less that were added
 	part     int64 // bytes of a tensor in one of the storages
+	scalar   bool  // that tensor has no dimensions
 }
 
 // keeps adds up the storages on GPUs for which f is true, by path, the largest first.
@@ -43,6 +44,7 @@ func keeps(r *holder.Reading, f func(*holder.Storage) bool) (out []keep) {
 			k.path = alike
 		}
 		k.bytes, k.storages, k.part = k.bytes+bytesOf(s.Bytes), k.storages+1, tensorBytes(s)
+		k.scalar = len(s.Shape) == 0
 	}
 	sorting.Stable(out, func(a, b keep) int { return cmp.Compare(b.bytes, a.bytes) })
 	return out
@@ -78,7 +80,8 @@ func onlyView(s *holder.Storage) bool {
 	return s.Tensors == 1 || s.Tensors == 2 && s.Holders == 2 && slices.Equal(s.More, []string{s.Holder + "._base"})
 }
 
-// smallViews: the one tensor that lies in a storage is an eighth of it or less.
+// smallViews: the one tensor that lies in a storage is an eighth of it or less. One scalar alone may be a
+// loss: those of PyTorch keep a storage as large as what they are the mean of.
 func smallViews(l *look) (out []Finding) {
 	const less = 8
 	for _, h := range l.heaps {
@@ -86,12 +89,12 @@ func smallViews(l *look) (out []Finding) {
 			n := tensorBytes(s)
 			return s.Role == holder.NoRole && onlyView(s) && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
 		}) {
-			if !matters(k.bytes, onGPU(h.Reading)) {
+			if !matters(k.bytes, onGPU(h.Reading)) || k.storages == 1 && k.scalar {
 				continue
 			}
-			says := fmt.Sprintf("`%s` is a view of %s. It keeps the whole tensor that it was cut from: %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+			says := fmt.Sprintf("`%s` has %s, but keeps the whole tensor that it is a part of: %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			if k.storages > 1 {
-				says = fmt.Sprintf("%d small views, `%s`, of %s each, keep the whole tensors that they were cut from: %s.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+				says = fmt.Sprintf("%d small views, `%s`, of %s each, keep the whole tensors that they are parts of: %s.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			}
 			out = append(out, Finding{Says: says, Bytes: k.bytes, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if its gradient is needed."})
 		}

@@ -136,28 +136,50 @@ func mostAlike(all []*snapshot.Sample) (n int64) {
 }
 
 // graphPools: each CUDA graph keeps a pool of its own. Graphs that run one after the other can share
-// the largest.
+// the largest. There may be more of them at the end than at the peak.
 func graphPools(l *look) (out []Finding) {
-	for i := range l.peak.Allocators {
-		a := &l.peak.Allocators[i]
-		pools, sum, largest := map[string]int64{}, int64(0), int64(0)
-		for j := range a.Segments {
-			s := &a.Segments[j]
-			if id, graph := strings.CutSuffix(s.Private, ".0"); graph && id != "0" {
-				pools[s.Private] += s.Reserved
-				sum, largest = sum+s.Reserved, max(largest, pools[s.Private])
+	for i := range l.end.Allocators {
+		of := graphPoolsOf(&l.end.Allocators[i])
+		if j := slices.IndexFunc(l.peak.Allocators, func(a snapshot.Allocator) bool {
+			return a.PID == l.end.Allocators[i].PID && a.GPU == l.end.Allocators[i].GPU
+		}); j >= 0 {
+			if then := graphPoolsOf(&l.peak.Allocators[j]); then.saves() > of.saves() {
+				of = then
 			}
 		}
-		if all := a.Total(); len(pools) < 2 || !matters(sum-largest, all.Reserved) {
+		if of.pools < 2 || !matters(of.saves(), of.reserved) {
 			continue
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%d CUDA graphs have a private pool each, %s in all. They cannot use each other's memory.", len(pools), bytefmt.Format(sum)),
-			Bytes:  sum - largest,
-			Change: fmt.Sprintf("Let them share one: torch.cuda.graph(g, pool=first.pool()), up to %s less. That is safe only if they replay in the order of their capture, never together, and an output is copied before the next replay.", bytefmt.Format(sum-largest)),
+			Says:   fmt.Sprintf("%d CUDA graphs have a private pool each, %s in all. They cannot use each other's memory.", of.pools, bytefmt.Format(of.bytes)),
+			Bytes:  of.saves(),
+			Change: fmt.Sprintf("Let them share one: torch.cuda.graph(g, pool=first.pool()), up to %s less. That is safe only if they replay in the order of their capture, never together, and an output is copied before the next replay.", bytefmt.Format(of.saves())),
 		})
 	}
 	return out
+}
+
+// graphMemory is what an allocator has in private pools of CUDA graphs.
+type graphMemory struct {
+	pools                    int
+	bytes, largest, reserved int64 // of all pools, of one, and of the allocator
+}
+
+// saves is what one pool for all graphs would save at most.
+func (m graphMemory) saves() int64 { return m.bytes - m.largest }
+
+func graphPoolsOf(a *snapshot.Allocator) (m graphMemory) {
+	pools := map[string]int64{}
+	for i := range a.Segments {
+		s := &a.Segments[i]
+		if id, graph := strings.CutSuffix(s.Private, ".0"); graph && id != "0" {
+			pools[s.Private] += s.Reserved
+			m.bytes, m.largest = m.bytes+s.Reserved, max(m.largest, pools[s.Private])
+		}
+	}
+	total := a.Total()
+	m.pools, m.reserved = len(pools), total.Reserved
+	return m
 }
 
 // Fragmentation is told from so many bytes on, and so many parts in a hundred of what is reserved: small
@@ -172,16 +194,51 @@ const (
 func fragmentation(l *look) (out []Finding) {
 	for i := range l.peak.Allocators {
 		a := &l.peak.Allocators[i]
-		sum := a.Total()
-		lost := sum.Cached - sum.Releasable - sum.Kept
-		if lost < leastFragmented || lost < sum.Reserved/100*leastReserved || slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Expandable }) {
+		lost := fragmented(a)
+		if lost == 0 {
 			continue
 		}
-		out = append(out, Finding{
-			Says:   fmt.Sprintf("Fragmentation wastes %s of the %s that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", bytefmt.Format(lost), bytefmt.Format(sum.Reserved)),
+		f := Finding{
+			Says:   fmt.Sprintf("Fragmentation wastes %s of the %s that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", bytefmt.Format(lost), bytefmt.Format(a.Total().Reserved)),
 			Bytes:  lost,
 			Change: "gpumemtrace whatif RUN says which setting of PyTorch's allocator saves how much.",
-		})
+		}
+		if s := l.setting(a); s != nil {
+			f.Bytes, f.Change = s.Saves, s.Says+" "+s.use()
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// fragmented is how much an allocator loses to fragmentation, 0 if it is not worth telling.
+func fragmented(a *snapshot.Allocator) int64 {
+	sum := a.Total()
+	lost := sum.Cached - sum.Releasable - sum.Kept
+	if lost < leastFragmented || lost < sum.Reserved/100*leastReserved || slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Expandable }) {
+		return 0
+	}
+	return lost
+}
+
+// setting returns what helps an allocator, nil for nothing.
+func (l *look) setting(a *snapshot.Allocator) *Setting {
+	i := slices.IndexFunc(l.settings, func(s Setting) bool { return s.PID == a.PID && s.GPU == a.GPU })
+	if i < 0 {
+		return nil
+	}
+	return &l.settings[i]
+}
+
+// settings: a run repeated with another setting of PyTorch's allocator takes less, or serves a request that
+// failed. Where memory is fragmented, that finding says so.
+func settings(l *look) (out []Finding) {
+	for i := range l.settings {
+		s := &l.settings[i]
+		if slices.ContainsFunc(l.peak.Allocators, func(a snapshot.Allocator) bool { return l.setting(&a) == s && fragmented(&a) > 0 }) {
+			continue
+		}
+		out = append(out, Finding{Says: fmt.Sprintf("%s (pid %d): %s", s.Process, s.PID, s.Says), Bytes: s.Saves, Change: s.use()})
 	}
 	return out
 }

@@ -71,8 +71,11 @@ func loaded(s *snapshot.Sample) bool {
 	})
 }
 
-// onlyContext returns the largest context of a use, and whether nearly all of it is that and code, and
-// what else comes with it, if not nil.
+// comesWith are the causes of what the driver takes beside a context when the first kernel is loaded.
+var comesWith = []string{"code", "local memory"}
+
+// onlyContext returns the largest context of a use, and whether nearly all of it is that, what comes with
+// it, and what else may, if not nil.
 func (l *look) onlyContext(u *use, with func(*snapshot.Sample) bool) (context *snapshot.Sample, only bool) {
 	var rest int64
 	for _, s := range u.samples {
@@ -81,7 +84,7 @@ func (l *look) onlyContext(u *use, with func(*snapshot.Sample) bool) (context *s
 			if context == nil || l.held(s) > l.held(context) {
 				context = s
 			}
-		case snapshot.Cause(s) != "code" && (with == nil || !with(s)):
+		case !slices.Contains(comesWith, snapshot.Cause(s)) && (with == nil || !with(s)):
 			rest += l.held(s)
 		}
 	}
@@ -112,7 +115,7 @@ func workers(l *look) (out []Finding) {
 			hold = "holds"
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and nothing else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
+			Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and hardly anything else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
 			Bytes:  bytes,
 			Change: "Make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process.",
 		})

@@ -181,15 +181,18 @@ func TestRules(t *testing.T) {
 		}(), "`losses`, a list of 40 items, keeps the autograd graphs of its items: 79.0 MiB.", 79 * mib},
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
 			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
-			"24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they were cut from: 768 MiB.", 768 * mib},
+			"24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they are parts of: 768 MiB.", 768 * mib},
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { // under no_grad, too
 			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{s.Holder + "._base"}
 		})...), ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) {
 			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{"whole"}
-		})...), "24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they were cut from: 768 MiB.", 768 * mib},
+		})...), "24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they are parts of: 768 MiB.", 768 * mib},
 		{"small-view", ofHeap(storages(1, "first", 32*mib, func(s *holder.Storage) { s.Shape = []int64{10} })...),
 			ofHeap(storages(1, "flat", 32*mib, func(s *holder.Storage) { s.Shape, s.Tensors = []int64{10}, 40 })...), // other views are of the rest
-			"`first` is a view of 40 B. It keeps the whole tensor that it was cut from: 32.0 MiB.", 32 * mib},
+			"`first` has 40 B, but keeps the whole tensor that it is a part of: 32.0 MiB.", 32 * mib},
+		{"small-view", ofHeap(storages(2, "losses[%d]", 32*mib, func(s *holder.Storage) { s.Shape = nil })...),
+			ofHeap(storages(1, "loss", 32*mib, func(s *holder.Storage) { s.Shape = nil })...), // F.mse_loss makes its mean in a storage of that size
+			"2 small views, `losses[*]`, of 4 B each, keep the whole tensors that they are parts of: 64.0 MiB.", 64 * mib},
 		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
 			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
 			"A hook of a module keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
@@ -240,7 +243,7 @@ func TestRules(t *testing.T) {
 			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
 		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` is a second copy of `model`, and needs no gradient: 128 MiB.", 128 * mib},
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
-		{"fragmentation", fragmented(0), fragmented(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
+		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
 		{"communicators", groups(8), groups(2), "NCCL holds 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
 		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. They cannot use each other's memory.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
@@ -277,13 +280,26 @@ func TestRules(t *testing.T) {
 			return s
 		}(), "3 workers of python3 (pid 7)", 3 * 518 * mib},
 		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=9)"), spawned("python3 other.py"),
-			"3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and nothing else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
+			"3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and hardly anything else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
+		{"workers", func() *snapshot.Snapshot { // each has loaded a kernel
+			m := made{spawned("python3 train.py")}
+			for pid := 11; pid < 14; pid++ {
+				m.hold(snapshot.Labels{Kind: "local_memory", PID: pid, Process: "python3", GPU: "0"}, 1, 90*mib, snapshottest.Frame("[local memory]", "", 0))
+			}
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { // each computes
+			m := made{spawned("python3 train.py")}
+			for pid := 11; pid < 14; pid++ {
+				m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: pid, Process: "python3", GPU: "0"}, 1, 90*mib, main)
+			}
+			return m.Snapshot
+		}(), "3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and hardly anything else: 1.78 GiB", 3 * 608 * mib},
 		{"import", imported(snapshot.Tensor, "<frozen importlib._bootstrap>"), imported(event.KindContext.String(), "<frozen importlib._bootstrap>"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
 		{"import", imported(event.KindDevice.String(), "<frozen importlib._bootstrap>"), imported(event.KindDevice.String(), "/home/me/grid.py"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
 	}
 	for i := range Rules {
 		name := Rules[i].Name
-		if !slices.ContainsFunc(cases, func(c ruleCase) bool { return c.rule == name }) {
+		if name != "setting" && !slices.ContainsFunc(cases, func(c ruleCase) bool { return c.rule == name }) {
 			t.Errorf("%s has no case", name)
 		}
 	}
@@ -340,7 +356,7 @@ func trees(trained bool, n int) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
-func fragmented(releasable int64) *snapshot.Snapshot {
+func inPieces(releasable int64) *snapshot.Snapshot {
 	m := training()
 	m.Allocators = []snapshot.Allocator{{PID: 7, GPU: "0", Segments: []snapshot.Segments{{Class: "large", Count: 200, Reserved: 4096 * mib, Allocated: 3296 * mib, Cached: 800 * mib, Releasable: releasable}}}}
 	return m.Snapshot
@@ -408,12 +424,44 @@ func imported(kind, file string) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
+// A setting that helps is what to change about fragmentation, and a finding where there is none.
+func TestSettings(t *testing.T) {
+	helps := Setting{PID: 7, Process: "python3", GPU: "0", Name: "max_split_size_mb:64", Says: "With it PyTorch would have reserved 3.00 GiB.", Saves: 500 * mib}
+	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 in its environment."
+	for _, c := range []struct {
+		s    *snapshot.Snapshot
+		want Finding
+	}{
+		{inPieces(0), Finding{"fragmentation", "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 500 * mib, helps.Says + " " + use}},
+		{inPieces(700 * mib), Finding{"setting", "python3 (pid 7): " + helps.Says, 500 * mib, use}},
+	} {
+		if got := Find(c.s, c.s, helps).Findings; len(got) != 1 || got[0] != c.want {
+			t.Errorf("%+v, want %+v", got, c.want)
+		}
+	}
+	other := helps
+	other.PID = 8
+	if got := Find(inPieces(0), inPieces(0), other).Of("fragmentation")[0]; got.Bytes != 800*mib {
+		t.Errorf("another process's setting is its own: %+v", got)
+	}
+}
+
+// Graphs that are captured after the peak keep their pools.
+func TestPoolsAtEnd(t *testing.T) {
+	want := "4 CUDA graphs have a private pool each, 400 MiB in all."
+	for _, moments := range [][2]*snapshot.Snapshot{{pools("1.0", "2.0"), pools("1.0", "2.0", "3.0", "4.0")}, {pools("1.0", "2.0", "3.0", "4.0"), pools()}} {
+		if got := Find(moments[0], moments[1]).Of("graph-pools"); len(got) != 1 || !strings.HasPrefix(got[0].Says, want) {
+			t.Errorf("%+v, want %s", got, want)
+		}
+	}
+}
+
 // What is not recorded is not looked for.
 func TestLacking(t *testing.T) {
 	m := made{&snapshot.Snapshot{}}
 	s := m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "pytorch"}, 1, mib, main)
 	v := Find(m.Snapshot, m.Snapshot)
-	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (7), with --holders 30s (10), as root (4)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
+	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (8), with --holders 30s (10), as root (4)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
 		t.Errorf("%s, want %s: %+v", got, want, v)
 	}
 	s.Owner = "jax" // it has no tensors to trace

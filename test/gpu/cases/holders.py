@@ -12,7 +12,7 @@ from harness import TOOL, Program, Ranks, Tracer
 
 from .cost import MOST
 
-CULPRITS = {"list": "history", "graph": "total", "closure": "captured", "cycle": "Node", "thread": "kept_by_thread", "lru_cache": "positions"}
+CULPRITS = {"list": "history", "graph": "total", "closure": "captured", "cycle": "Node", "thread": 'thread "prefetch": local.kept', "lru_cache": "positions"}
 
 
 def read(pid, *flags):

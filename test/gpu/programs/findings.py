@@ -54,7 +54,7 @@ def wrong(cause, cost, *others, names=(), **values):
 def right():
     if GPU:
         torch.cuda.synchronize()
-    checkpoint("right")
+    checkpoint("right", reserved=torch.cuda.max_memory_reserved() if GPU else 0)
 
 
 def mlp(width=1024, layers=2):
