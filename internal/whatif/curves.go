@@ -33,8 +33,8 @@ func (x *Run) blocks() []block {
 	for i := range x.Requests {
 		if q := &x.Requests[i]; q.Op == allocator.Make {
 			above := uint32(0)
-			if int(q.Tensor) < len(x.above) {
-				above = uint32(x.above[q.Tensor])
+			if int(q.Tensor) < len(x.Above) {
+				above = uint32(x.Above[q.Tensor])
 			}
 			out[q.Tensor] = block{q.Units, x.spare(q.Tensor), above}
 		}

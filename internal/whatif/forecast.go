@@ -113,7 +113,7 @@ func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
 			return
 		}
 		r := f.At(n)
-		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Needed: f.scaled(n).Floor().Peak, Measured: measured}
+		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Needed: f.scaled(n).Play(uncached, -1).Peak, Measured: measured}
 		switch {
 		case measured > 0:
 			row.Low, row.High = measured, measured

@@ -34,8 +34,8 @@ func (x *Run) refine() {
 		units    uint32
 		distance int
 	}
-	if x.above == nil {
-		x.above = make([]uint16, len(x.Addresses))
+	if x.Above == nil {
+		x.Above = make([]uint16, len(x.Addresses))
 	}
 	seen, nearest := map[place]int{}, map[int]near{} // by request
 	look := func(i int) {
@@ -77,7 +77,7 @@ func (x *Run) refine() {
 	for i, n := range nearest {
 		q := &x.Requests[i]
 		x.Spare[q.Tensor] -= uint16(q.Units - n.units)
-		x.above[q.Tensor] = uint16(q.Units - n.units)
+		x.Above[q.Tensor] = uint16(q.Units - n.units)
 		q.Units = n.units
 	}
 }
@@ -85,11 +85,11 @@ func (x *Run) refine() {
 // blocked gives requests the sizes of their blocks again, which Run.Check is about.
 func (x *Run) blocked() {
 	for i := range x.Requests {
-		if q := &x.Requests[i]; q.Op == allocator.Make && int(q.Tensor) < len(x.above) {
-			q.Units += uint32(x.above[q.Tensor])
+		if q := &x.Requests[i]; q.Op == allocator.Make && int(q.Tensor) < len(x.Above) {
+			q.Units += uint32(x.Above[q.Tensor])
 		}
 	}
-	x.above = nil
+	x.Above = nil
 }
 
 // anySite stands for all stacks.

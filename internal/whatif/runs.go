@@ -59,9 +59,6 @@ type Run struct {
 	// Times are those of Requests, in ticks since the trace began.
 	Times []uint32
 
-	// above is by how many units refine made each request smaller than its block, nil before.
-	above []uint16
-
 	live    map[uint64]uint32 // the tensor at an address
 	streams []uint64          // that tensors are on, by their numbers in Streams
 

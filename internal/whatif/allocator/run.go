@@ -53,9 +53,10 @@ type Run struct {
 	Streams []uint8
 	// Addresses are where PyTorch placed each tensor, by number.
 	Addresses []uint64
-	// Spare is by how many units the block of each tensor may exceed the request, as far as
-	// Run.Check found it: a block that was not cut may, by up to 1 MiB.
-	Spare []uint16
+	// Spare is by how many units the request for each tensor may be smaller than Request.Units, as far
+	// as Run.Check found it: a block that was not cut may exceed the request by up to 1 MiB. Above is by
+	// how many it may be larger, where Request.Units is no longer the size of the block.
+	Spare, Above []uint16
 	// Pools are the private pools for which tensors were asked, by number, 0 for none. Without
 	// any it is empty. What lies in a pool's segment is of that pool, whatever it says.
 	Pools []uint8
@@ -69,6 +70,17 @@ func (r *Run) pool(tensor uint32) uint8 {
 		return r.Pools[tensor]
 	}
 	return 0
+}
+
+// units returns how many a request for a tensor has.
+func (r *Run) units(q *Request, s Sizes) uint32 {
+	switch {
+	case s == Least && int(q.Tensor) < len(r.Spare):
+		return q.Units - uint32(r.Spare[q.Tensor])
+	case s == Most && int(q.Tensor) < len(r.Above):
+		return q.Units + uint32(r.Above[q.Tensor])
+	}
+	return q.Units
 }
 
 // A Result is how a run goes under some settings. Sizes are in bytes.
@@ -121,11 +133,7 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 				blocks[q.Tensor] = nil
 			}
 		case Make:
-			units := q.Units
-			if s.Least && int(q.Tensor) < len(r.Spare) {
-				units -= uint32(r.Spare[q.Tensor])
-			}
-			b := a.Allocate(uint64(units)*unit, q.Stream, q.Private)
+			b := a.Allocate(uint64(r.units(q, s.Sizes))*unit, q.Stream, q.Private)
 			if b == nil {
 				if out.Failed < 0 {
 					out.Failed = i
@@ -143,15 +151,19 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 
 // Spread returns between which peaks the run may go under settings for which Play returned a peak:
 // it depends on where CUDA places segments, and on how much smaller requests are than their blocks.
+// Without caching none lies outside.
 func (r *Run) Spread(s Settings, peak uint64) (low, high uint64) {
 	low, high = peak, peak
-	least := []bool{false}
-	if slices.ContainsFunc(r.Spare, func(n uint16) bool { return n > 0 }) {
-		least = append(least, true)
+	sizes, some := []Sizes{Likely}, func(n uint16) bool { return n > 0 }
+	if slices.ContainsFunc(r.Spare, some) {
+		sizes = append(sizes, Least)
 	}
-	for _, s.Least = range least {
+	if slices.ContainsFunc(r.Above, some) {
+		sizes = append(sizes, Most)
+	}
+	for _, s.Sizes = range sizes {
 		for _, s.Upwards = range []bool{false, true} {
-			if !s.Least && !s.Upwards || s.Upwards && s.Expandable && !s.PlainPrivate {
+			if s.Sizes == Likely && !s.Upwards || s.Upwards && (s.NoCaching || s.Expandable && !s.PlainPrivate) {
 				continue // as in Play, or of no effect
 			}
 			p := r.Play(s, -1).Peak
@@ -159,30 +171,4 @@ func (r *Run) Spread(s Settings, peak uint64) (low, high uint64) {
 		}
 	}
 	return low, high
-}
-
-// Floor returns the result of a perfect allocator, which holds no more than tensors need.
-func (r *Run) Floor() Result {
-	out := Result{Failed: -1}
-	sizes := make([]uint32, len(r.Addresses))
-	var live uint64
-	for _, h := range r.Held {
-		for _, b := range h.Blocks {
-			sizes[b.Tensor] = uint32(b.Size / unit)
-			live += b.Size
-		}
-	}
-	for i := range r.Requests {
-		switch q := &r.Requests[i]; q.Op {
-		case Make:
-			sizes[q.Tensor] = q.Units
-			live += uint64(q.Units) * unit
-			out.Peak = max(out.Peak, live)
-		case Free:
-			live -= uint64(sizes[q.Tensor]) * unit
-			sizes[q.Tensor] = 0
-		}
-	}
-	out.Allocated = out.Peak
-	return out
 }

@@ -39,12 +39,22 @@ type Settings struct {
 	// Upwards: CUDA places segments from low addresses to high ones, as it does where libraries left
 	// room between theirs. Of two free blocks of one size PyTorch uses the one at the lower address.
 	Upwards bool
-	// Least: blocks that may exceed the request do so by all that they have to spare.
-	Least bool
+	// Sizes says how large requests are of which that is not known.
+	Sizes Sizes
 	// Memory is what the GPU has, in bytes, 0 if not known: an expandable segment has as
 	// many addresses, and an eighth more.
 	Memory uint64
 }
+
+// Sizes are those of requests that may be smaller than their blocks.
+type Sizes uint8
+
+// Request.Units, and the least and the most that a request may have.
+const (
+	Likely Sizes = iota
+	Least
+	Most
+)
 
 // Set changes the setting that PyTorch calls name, such as "max_split_size_mb", to a
 // value as PYTORCH_CUDA_ALLOC_CONF has it.
