@@ -114,11 +114,12 @@ func predictedPage(page *output, path string, runs []*whatif.Run, predictions []
 }
 
 // wasteful is the part of what PyTorch has in segments from which on it is worth asking
-// whether other settings would waste less.
+// whether other settings would waste less, and telling it.
 const wasteful = 0.1
 
-// leastSaved is what a setting must save to be told of without being asked, in bytes.
-const leastSaved = 8 << 20
+// leastSaved is what a setting must save to be told of without being asked, in bytes: small programs always
+// waste some.
+const leastSaved = 256 << 20
 
 // tried says what other settings of PyTorch's allocator would have changed in a recording. If that was
 // not asked, it says so of one that ran out of memory or, as shown, has much that is cached, if a setting would
@@ -145,7 +146,7 @@ func tried(path string, shown *snapshot.Snapshot, asked bool) (out []findings.Se
 		return nil
 	}
 	for _, p := range predictions {
-		if asked || p.Helps() && (p.Lacked > 0 || p.Saves() >= leastSaved) {
+		if asked || p.Helps() && (p.Lacked > 0 || p.Saves() >= leastSaved && float64(p.Saves()) >= wasteful*float64(p.Rows[0].Peak)) {
 			out = append(out, findings.Setting{PID: int(p.PID), Process: p.Process, GPU: p.GPU, Name: p.Best(), Says: p.Answer(), Saves: int64(max(p.Saves(), p.Lacked))})
 		}
 	}

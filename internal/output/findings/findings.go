@@ -24,6 +24,26 @@ type Finding struct {
 	Says   string // what is wrong, in a sentence
 	Bytes  int64  // what it costs on GPUs
 	Change string // what to change, and what that saves, in a sentence
+
+	object object // what keeps the memory, if that is known
+	each   int64  // for growth: bytes of each step
+	line   string // and the line that makes them
+}
+
+// An object is one of a process's, by the path that a programmer would write to it.
+type object struct {
+	pid  int
+	path string
+}
+
+// part reports whether one of two objects is the other, or a part of it.
+func (o object) part(of object) bool {
+	a, b := holder.Alike(variable(o.path)), holder.Alike(variable(of.path))
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	rest, begins := strings.CutPrefix(b, a)
+	return o.pid == of.pid && a != "" && begins && (rest == "" || strings.ContainsAny(rest[:1], ".["))
 }
 
 // A Rule finds one cause, if all that it needs was recorded.
@@ -51,6 +71,7 @@ var Rules = []Rule{
 	{"growth", "memory that grows with each training step", []Need{Tensors, Steps}, growing},
 	{"old-graph", "an autograd graph that outlives its training step", []Need{Heap, Tensors, Steps}, oldGraphs},
 	{"collected-graphs", "a container that keeps autograd graphs", []Need{Heap}, collectedGraphs},
+	{"gathered", "results that a container gathers", []Need{Heap, Tensors}, gathered},
 	{"small-view", "a small view that keeps a large storage", []Need{Heap}, smallViews},
 	{"no-backward", "activations kept for a backward pass that never runs", []Need{Heap, Tensors}, noBackward},
 	{"frozen-copy", "a copy of a model that is not trained", []Need{Heap}, frozenCopies},
@@ -63,6 +84,8 @@ var Rules = []Rule{
 	{"type-copy", "a large copy to another type at the peak", []Need{Tensors}, typeCopies},
 	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, checkpointing},
 	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, workspaces},
+	{"plans", "plans of cuFFT for many shapes", []Need{Driver}, plans},
+	{"buckets", "gradients that DistributedDataParallel has twice", []Need{Tensors}, buckets},
 	{"fragmentation", "memory lost to fragmentation", []Need{Tensors}, fragmentation},
 	{"setting", "memory that another setting of PyTorch's allocator saves", []Need{Tensors}, settings},
 	{"graph-pools", "a private pool for each CUDA graph", []Need{Tensors}, graphPools},
@@ -155,7 +178,47 @@ func (l *look) find(rules []Rule) *Verdict {
 		}
 	}
 	sorting.Stable(v.Findings, func(a, b Finding) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	v.Findings = once(v.Findings)
 	return v
+}
+
+// once leaves out what another finding says of the same object and explains better: why it is kept, and not
+// that it grows. Of two alike the larger stays.
+func once(all []Finding) (out []Finding) {
+	explains := func(f *Finding) int {
+		switch f.Rule {
+		case "gathered":
+			return 0
+		case "growth":
+			return 1
+		}
+		return 2
+	}
+	grows := make([]int64, len(all))
+	lines := make([]string, len(all))
+	said := func(i int) bool {
+		for j := range all {
+			a, b := explains(&all[i]), explains(&all[j])
+			if i != j && all[i].object.part(all[j].object) && (b > a || b == a && j < i) {
+				grows[j], lines[j] = grows[j]+all[i].each, cmp.Or(lines[j], all[i].line)
+				return true
+			}
+		}
+		return false
+	}
+	kept := make([]bool, len(all))
+	for i := range all {
+		kept[i] = !said(i)
+	}
+	for i, f := range all {
+		if kept[i] {
+			if grows[i] > 0 && f.each == 0 {
+				f.Says += fmt.Sprintf(" It grows by %s with each training step%s.", bytefmt.Format(grows[i]), madeAt(lines[i]))
+			}
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // mostShown bounds the findings of a page.

@@ -38,6 +38,9 @@ func growing(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%s keeps %s more with each training step%s: %s so far.", who, bytefmt.Format(g.each), madeAt(g.line), bytefmt.Format(g.bytes)),
 				Bytes:  g.bytes,
+				object: object{of.PID, g.holder},
+				each:   g.each,
+				line:   g.line,
 				Change: "Append x.detach().cpu(), or keep a running sum: total += x.detach(). detach() alone frees the graph, and not the tensor.",
 			})
 		}

@@ -23,6 +23,7 @@ type keep struct {
 	others   int   // paths of less that were added
 	part     int64 // bytes of a tensor in one of the storages
 	scalar   bool  // that tensor has no dimensions
+	all      []*holder.Storage
 }
 
 // keeps adds up the storages on GPUs for which f is true, by path, the largest first.
@@ -44,7 +45,7 @@ func keeps(r *holder.Reading, f func(*holder.Storage) bool) (out []keep) {
 			k.path = alike
 		}
 		k.bytes, k.storages, k.part = k.bytes+bytesOf(s.Bytes), k.storages+1, tensorBytes(s)
-		k.scalar = len(s.Shape) == 0
+		k.scalar, k.all = len(s.Shape) == 0, append(k.all, s)
 	}
 	sorting.Stable(out, func(a, b keep) int { return cmp.Compare(b.bytes, a.bytes) })
 	return out
@@ -96,7 +97,35 @@ func smallViews(l *look) (out []Finding) {
 			if k.storages > 1 {
 				says = fmt.Sprintf("%d small views, `%s`, of %s each, keep the whole tensors that they are parts of: %s.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			}
-			out = append(out, Finding{Says: says, Bytes: k.bytes, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if its gradient is needed."})
+			out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if its gradient is needed."})
+		}
+	}
+	return out
+}
+
+// A read is a heap, and when tensors were made that it has, by their addresses.
+type read struct {
+	snapshot.Heap
+	made map[uint64]*snapshot.Allocation
+	of   *snapshot.Snapshot // whose samples they are of
+}
+
+// reads returns the readings of heaps at the end and before the peak, with the tensors that are still held
+// there: those that were made before a reading were there when it was made.
+func (l *look) reads() (out []read) {
+	for _, s := range []*snapshot.Snapshot{l.end, l.peak} {
+		for _, h := range s.Heaps {
+			if h.Reading.Refused != "" {
+				continue
+			}
+			r := read{h, map[uint64]*snapshot.Allocation{}, s}
+			for i := range s.Live {
+				a := &s.Live[i]
+				if of := &s.Samples[a.Sample]; of.PID == h.PID && of.Kind == snapshot.Tensor && a.Time.Before(h.Begin) {
+					r.made[a.Address] = a
+				}
+			}
+			out = append(out, r)
 		}
 	}
 	return out
@@ -105,23 +134,82 @@ func smallViews(l *look) (out []Finding) {
 // oldGraphs: what autograd's graphs saved was made before the training step that was the last one to
 // end, so the graph outlived a step.
 func oldGraphs(l *look) (out []Finding) {
-	for _, h := range l.heaps {
-		begin := stepBegan(l.end, h.PID, h.Begin)
-		if begin.IsZero() || !slices.ContainsFunc(h.Reading.Storages, func(s holder.Storage) bool { return s.Role == holder.Activation }) {
+	found := map[int]bool{} // processes
+	for _, r := range l.reads() {
+		begin := stepBegan(l.end, r.PID, r.Begin)
+		if begin.IsZero() || found[r.PID] {
 			continue
 		}
-		made := l.made(h.PID)
-		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
-			t, known := made[s.Address]
-			return s.Role == holder.Activation && known && t.Before(begin)
+		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool {
+			a := r.made[s.Address]
+			return s.Role == holder.Activation && a != nil && a.Time.Before(begin)
 		}) {
-			if matters(k.bytes, onGPU(h.Reading)) {
+			if matters(k.bytes, onGPU(r.Reading)) {
+				found[r.PID] = true
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` still links to the graphs of earlier training steps, which keep %s in %s.", variable(k.path), bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
 					Bytes:  k.bytes,
 					Change: "Write x = x.detach() before each step, and leave out retain_graph=True. Gradients then stop where a step begins.",
+					object: object{r.PID, k.path},
 				})
 			}
+		}
+	}
+	return out
+}
+
+// gathered: a container keeps many results, of which none was freed, and the last were made when the program
+// was read.
+func gathered(l *look) (out []Finding) {
+	const many, latest = 16, 8
+	found := map[int]bool{}
+	for _, r := range l.reads() {
+		newest := slices.SortedFunc(maps.Values(r.made), func(a, b *snapshot.Allocation) int { return b.Time.Compare(a.Time) })
+		newest = newest[:min(len(newest), latest)]
+		freed := freedBy(r.of, r.PID)
+		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool {
+			return s.Role == holder.NoRole && strings.HasSuffix(holder.Alike(s.Name()), "[*]") && r.made[s.Address] != nil
+		}) {
+			if found[r.PID] || k.storages < many || !matters(k.bytes, onGPU(r.Reading)) || k.bytes < onGPU(r.Reading)/100*leastOfPeak {
+				continue
+			}
+			var samples []*snapshot.Sample
+			results, last := true, false
+			for _, s := range k.all {
+				a := r.made[s.Address]
+				of := &r.of.Samples[a.Sample]
+				results = results && result(of) && freed[&of.Stack[0]] == 0
+				last = last || slices.Contains(newest, a)
+				samples = append(samples, of)
+			}
+			if results && last {
+				found[r.PID] = true
+				out = append(out, Finding{
+					Says:   fmt.Sprintf("`%s` gathers results on the GPU: %s (%s)%s. None of them was freed.", k.path, bytefmt.Counted(k.storages, "tensor"), bytefmt.Format(k.bytes), madeAt(l.lines(samples)[0].name)),
+					Bytes:  k.bytes,
+					Change: "Append x.cpu() instead, or compute the metric of each batch and keep only that.",
+					object: object{r.PID, k.path},
+				})
+			}
+		}
+	}
+	return out
+}
+
+// result reports whether tensors were computed: they are no inputs and no parameters, and not filled with
+// a constant or with random numbers.
+func result(s *snapshot.Sample) bool {
+	fills := []string{"aten::rand", "aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::normal"}
+	return len(s.Stack) > 0 && (s.Category == stacks.Activation || s.Category == stacks.Temporary || s.Category == stacks.Unknown) &&
+		!slices.ContainsFunc(fills, func(f string) bool { return strings.HasPrefix(s.Operator, f) })
+}
+
+// freedBy counts the tensors of a process that were freed, by the stack that made them.
+func freedBy(s *snapshot.Snapshot, pid int) map[**snapshot.Location]int64 {
+	out := map[**snapshot.Location]int64{}
+	for i := range s.Samples {
+		if x := &s.Samples[i]; x.PID == pid && x.Kind == snapshot.Tensor && len(x.Stack) > 0 {
+			out[&x.Stack[0]] += x.AllocObjects - x.InuseObjects
 		}
 	}
 	return out
@@ -140,6 +228,7 @@ func collectedGraphs(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
 				Bytes:  graph,
+				object: object{h.PID, r.Holder},
 				Change: "For logging, keep x.detach(). If their sum is differentiated later, call backward() on each item instead.",
 			})
 		}
@@ -215,21 +304,6 @@ func frozenCopies(l *look) (out []Finding) {
 	return out
 }
 
-// made returns when the tensors were made that a process holds at the peak or at the end, by their
-// addresses.
-func (l *look) made(pid int) map[uint64]time.Time {
-	out := map[uint64]time.Time{}
-	for _, s := range []*snapshot.Snapshot{l.peak, l.end} {
-		for i := range s.Live {
-			a := &s.Live[i]
-			if of := &s.Samples[a.Sample]; of.PID == pid && of.Kind == snapshot.Tensor {
-				out[a.Address] = a.Time
-			}
-		}
-	}
-	return out
-}
-
 // stepBegan returns when the last training step began that had ended before a moment.
 func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time) {
 	for i := range s.Steps {
@@ -286,7 +360,7 @@ func heldBy(what string) func(*look) []Finding {
 				}
 				out = append(out, Finding{
 					Says:  fmt.Sprintf(kinds[what].says, names, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
-					Bytes: k.bytes, Change: kinds[what].change,
+					Bytes: k.bytes, Change: kinds[what].change, object: object{h.PID, k.path},
 				})
 			}
 		}
@@ -307,6 +381,7 @@ func cycles(l *look) (out []Finding) {
 					Says:   fmt.Sprintf("%s in %s leaked: they are in a reference cycle that gc.collect() cannot free, %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), strings.TrimPrefix(k.path, holder.CyclePrefix)),
 					Bytes:  k.bytes,
 					Change: change,
+					object: object{h.PID, k.path},
 				})
 			}
 		}
@@ -382,6 +457,7 @@ func secondCopies(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` holds a second copy of the model's parameters: %s in %s of the same shapes.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
 					Bytes:  bytes,
+					object: object{h.PID, root},
 					Change: "Load a checkpoint with torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. Keep the best state so far on the CPU.",
 				})
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
@@ -117,6 +118,54 @@ func workspaces(l *look) (out []Finding) {
 		}
 	}
 	return out
+}
+
+// plans: cuFFT has tables on the GPU for each plan, which PyTorch and CuPy keep for each shape.
+func plans(l *look) (out []Finding) {
+	const usual = 8
+	for _, u := range l.uses {
+		all := l.where(u, func(s *snapshot.Sample) bool {
+			return s.Owner == "cufft" && snapshot.Class(s.Kind) == event.ClassDevice.String()
+		})
+		if bytes, objects := l.sumOf(all); objects > usual && matters(bytes, u.bytes) {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, of which each shape has one%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), l.lines(all)[0].first()),
+				Bytes:  bytes,
+				Change: "Pad to few shapes, or keep fewer plans: torch.backends.cuda.cufft_plan_cache.max_size = 8 in PyTorch, cupy.fft.config.get_plan_cache().set_size(8) in CuPy.",
+			})
+		}
+	}
+	return out
+}
+
+// buckets: DistributedDataParallel copies each gradient into a bucket, to send it. Both are held.
+func buckets(l *look) (out []Finding) {
+	for _, u := range l.uses {
+		copied, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
+			return s.Kind == snapshot.Tensor && bucket(s)
+		}))
+		gradients, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
+			return tensor(s, stacks.Gradient) && !bucket(s)
+		}))
+		if matters(copied, u.bytes) && gradients >= copied/100*80 {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("DistributedDataParallel has a copy of all gradients in its buckets: %s.", bytefmt.Format(copied)),
+				Bytes:  copied,
+				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of a bucket. Call optimizer.zero_grad() before the first backward pass, and detach_() no .grad.",
+			})
+		}
+	}
+	return out
+}
+
+// bucket reports whether a tensor is of DistributedDataParallel's: it makes them when it is made, and again
+// before the second forward pass.
+func bucket(s *snapshot.Sample) bool {
+	return slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool {
+		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool {
+			return strings.HasPrefix(x.Function, "c10d::Reducer::") || strings.HasSuffix(x.Function, "DistributedDataParallel._ddp_init_helper")
+		})
+	})
 }
 
 // mostAlike counts the objects that are about as large as the largest: beside each workspace of cuBLAS there

@@ -179,6 +179,10 @@ func TestRules(t *testing.T) {
 			m.heap().Retainers = []holder.Retainer{{Holder: "forward() in rnn.py:8: local states", Class: "list", Items: 40, Retained: 80 * mib, Graph: 79 * mib, Storages: 40}}
 			return m.Snapshot
 		}(), "`losses`, a list of 40 items, keeps the autograd graphs of its items: 79.0 MiB.", 79 * mib},
+		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 40, "aten::softmax", 0), // a window: some were freed
+			"`outputs[*]` gathers results on the GPU: 24 tensors (768 MiB), made at me/eval.py:9 evaluate. None of them was freed.", 768 * mib},
+		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::randn", 0), "`outputs[*]` gathers", 768 * mib},   // inputs
+		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::softmax", 9), "`outputs[*]` gathers", 768 * mib}, // the program went on to something else
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
 			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
 			"24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they are parts of: 768 MiB.", 768 * mib},
@@ -245,6 +249,9 @@ func TestRules(t *testing.T) {
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
 		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
 		{"communicators", groups(8), groups(2), "NCCL holds 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
+		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, of which each shape has one; most are from me/train.py:31 <module>.", 768 * mib},
+		{"buckets", bucketed(512 * mib), bucketed(0), // each gradient is a part of a bucket
+			"DistributedDataParallel has a copy of all gradients in its buckets: 512 MiB.", 512 * mib},
 		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. They cannot use each other's memory.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
@@ -356,6 +363,22 @@ func trees(trained bool, n int) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
+// gathers is an evaluation that keeps n results of all that one line made, and has made others since.
+func gathers(n, all int, operator string, since int) *snapshot.Snapshot {
+	m := training()
+	m.tensors(stacks.Unknown, operator, int64(n), int64(n)*32*mib, python("evaluate", "/home/me/eval.py", 9), main)
+	m.Samples[len(m.Samples)-1].AllocObjects = int64(all)
+	for i := range n + since {
+		a := snapshot.Allocation{Sample: len(m.Samples) - 1, Address: uint64(1000 + i), Size: 32 * mib, Time: m.Meta.Start.Add(time.Duration(i) * time.Second)}
+		if i >= n {
+			a.Sample, a.Size = 0, mib
+		}
+		m.Live = append(m.Live, a)
+	}
+	m.heap(storages(n, "outputs[%d]", 32*mib, nil)...)
+	return m.Snapshot
+}
+
 func inPieces(releasable int64) *snapshot.Snapshot {
 	m := training()
 	m.Allocators = []snapshot.Allocator{{PID: 7, GPU: "0", Segments: []snapshot.Segments{{Class: "large", Count: 200, Reserved: 4096 * mib, Allocated: 3296 * mib, Cached: 800 * mib, Releasable: releasable}}}}
@@ -374,6 +397,20 @@ func groups(n int64) *snapshot.Snapshot {
 		m.hold(nccl, n, n*mib, native("devCommSetup", line), main)
 	}
 	m.hold(nccl, 16*n, n*252*mib, native("initChannel", 42), main)
+	return m.Snapshot
+}
+
+func planned(n int64) *snapshot.Snapshot {
+	m := training()
+	m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "cufft"}, n, n*32*mib, main)
+	return m.Snapshot
+}
+
+// bucketed has gradients beside the buckets of DistributedDataParallel.
+func bucketed(gradients int64) *snapshot.Snapshot {
+	m := training()
+	m.tensors(stacks.Unknown, "", 20, 512*mib, native("c10d::Reducer::initialize_buckets", 9), python("DistributedDataParallel._ddp_init_helper", torch+"nn/parallel/distributed.py", 1200), main)
+	m.tensors(stacks.Gradient, "AccumulateGrad", 40, gradients, main)
 	return m.Snapshot
 }
 
@@ -432,8 +469,8 @@ func TestSettings(t *testing.T) {
 		s    *snapshot.Snapshot
 		want Finding
 	}{
-		{inPieces(0), Finding{"fragmentation", "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 500 * mib, helps.Says + " " + use}},
-		{inPieces(700 * mib), Finding{"setting", "python3 (pid 7): " + helps.Says, 500 * mib, use}},
+		{inPieces(0), Finding{Rule: "fragmentation", Says: "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", Bytes: 500 * mib, Change: helps.Says + " " + use}},
+		{inPieces(700 * mib), Finding{Rule: "setting", Says: "python3 (pid 7): " + helps.Says, Bytes: 500 * mib, Change: use}},
 	} {
 		if got := Find(c.s, c.s, helps).Findings; len(got) != 1 || got[0] != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
@@ -461,11 +498,11 @@ func TestLacking(t *testing.T) {
 	m := made{&snapshot.Snapshot{}}
 	s := m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "pytorch"}, 1, mib, main)
 	v := Find(m.Snapshot, m.Snapshot)
-	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (8), with --holders 30s (10), as root (4)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
+	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (9), with --holders 30s (11), as root (5)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
 		t.Errorf("%s, want %s: %+v", got, want, v)
 	}
 	s.Owner = "jax" // it has no tensors to trace
-	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 12 causes were looked for. To look for the others, trace with --holders 30s (8), as root (4)"; got != want {
+	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 13 causes were looked for. To look for the others, trace with --holders 30s (8), as root (5)"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	full := training()
@@ -473,6 +510,52 @@ func TestLacking(t *testing.T) {
 	full.heap()
 	if v := Find(full.Snapshot, full.Snapshot); len(v.lacks) != 0 || v.lacking() != "" || len(v.Findings) != 0 {
 		t.Errorf("%+v", v)
+	}
+}
+
+// A tensor at the address of one that was freed before the heap was read says nothing of an old graph.
+func TestOldGraphNeedsItsTensor(t *testing.T) {
+	peak, end := training(), training()
+	for _, m := range []made{peak, end} {
+		m.steps(20, 0)
+	}
+	peak.Live = append(peak.Live, snapshot.Allocation{Address: 1000, Size: 32 * mib, Time: peak.Meta.Start.Add(33 * time.Second)})
+	reading := storages(1, "loss.grad_fn", 32*mib, func(s *holder.Storage) { s.Role = holder.Activation })
+	end.heap(reading...)
+	if got := Find(peak.Snapshot, end.Snapshot).Of("old-graph"); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	peak.heap(reading...)
+	if got := Find(peak.Snapshot, end.Snapshot).Of("old-graph"); len(got) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What one object keeps is told once, by the rule that explains it best.
+func TestOnce(t *testing.T) {
+	growth := func(path string) Finding {
+		return Finding{Rule: "growth", Bytes: 80, object: object{7, path}, each: 4 * mib, line: "train.py:9"}
+	}
+	graphs := Finding{Rule: "collected-graphs", Bytes: 70, Says: "Graphs.", object: object{7, "monitor.losses"}}
+	gathered := Finding{Rule: "gathered", Bytes: 90, object: object{7, "monitor.losses[*]"}}
+	for _, c := range []struct {
+		all  []Finding
+		want string
+	}{
+		{[]Finding{growth("monitor.losses[*].grad_fn (graph of 9 nodes)"), graphs}, "collected-graphs Graphs. It grows by 4.00 MiB with each training step, made at train.py:9."},
+		{[]Finding{gathered, growth("monitor.losses[3]")}, "growth "},
+		{[]Finding{growth("monitor.losses2"), graphs}, "growth , collected-graphs Graphs."},
+		{[]Finding{growth(""), graphs}, "growth , collected-graphs Graphs."},
+		{[]Finding{{Rule: "growth", object: object{8, "monitor.losses"}}, graphs}, "growth , collected-graphs Graphs."},
+		{[]Finding{graphs, {Rule: "old-graph", object: object{7, "monitor.losses[*]"}}}, "collected-graphs Graphs."},
+	} {
+		var got []string
+		for _, f := range once(c.all) {
+			got = append(got, f.Rule+" "+f.Says)
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }
 

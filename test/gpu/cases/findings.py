@@ -10,7 +10,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 WITHIN = 0.02
 
 # Rules whose sentence names a line of the program.
-LINES = {"growth", "no-backward", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "second-gpu", "workers", "import"}
+LINES = {"growth", "gathered", "plans", "no-backward", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "second-gpu", "workers", "import"}
 
 
 def shown(*args):
@@ -56,7 +56,7 @@ def register(program, rule=None, needs=(), gpus=1, flags=HEAPS):
 
 
 for name in ("growth", "old-graph", "collected-graphs", "no-backward", "small-view", "hook", "traceback", "second-copy", "frozen-copy", "cycle",
-             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "workers", "import"):
+             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "workers", "import", "gathered", "plans", "buckets"):
     register(name)
 register("cycle-graph", "cycle")
 register("second-gpu", gpus=2)

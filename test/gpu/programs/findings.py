@@ -141,6 +141,20 @@ def no_backward():
     wrong("no-backward", 12 * size([batch]), held=scores.numel())
 
 
+def gathered():
+    """An evaluation collects what the model says of each batch."""
+    model, scores = mlp(), []
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(times(20)):
+        train(model, optimizer, noise(1024, 1024))
+    model.eval()
+    with torch.no_grad():
+        for _ in range(times(60)):
+            out = model(noise(4096, 1024))
+            scores.append(out.softmax(dim=-1))  # culprit: gathered
+    wrong("gathered", size(scores), names=["scores"])
+
+
 def small_view():
     """Only the first token's features are wanted, as views of all."""
     encoder, first = mlp(), []
@@ -422,6 +436,29 @@ def workspaces():
     wrong("workspaces", allocated() - before)
 
 
+def plans():
+    """Each length that an FFT is of has a plan, and those of large primes have tables."""
+    torch.fft.fft(noise(1 << 20, dtype=torch.complex64))
+    torch.cuda.synchronize()
+    before = held()["nvml"]["0"] - torch.cuda.memory_reserved()
+    for i in range(24):
+        n = next(n for n in range(2_000_000 + 50_000 * i, 1 << 31) if all(n % d for d in range(2, 2000)))
+        torch.fft.fft(noise(n, dtype=torch.complex64))  # culprit: plans
+    torch.cuda.synchronize()
+    wrong("plans", held()["nvml"]["0"] - torch.cuda.memory_reserved() - before)
+
+
+def buckets():
+    """Gradients are copied into buckets."""
+    import torch.distributed as dist
+    dist.init_process_group("nccl", init_method="file://" + os.path.join(FOLDER, "place"), rank=0, world_size=1)
+    model = nn.parallel.DistributedDataParallel(mlp(4096, 8), device_ids=[0])  # culprit: buckets
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(times(20)):
+        train(model, optimizer, noise(256, 4096))
+    wrong("buckets", size(model.parameters()), names=["DistributedDataParallel"])
+
+
 # The wrong place.
 
 def second_gpu():
@@ -500,7 +537,8 @@ CAUSES = {
     "growth": growth, "old-graph": old_graph, "collected-graphs": collected_graphs, "no-backward": no_backward, "small-view": small_view,
     "hook": hook, "traceback": traceback, "second-copy": second_copy, "frozen-copy": frozen_copy, "cycle": cycle, "cycle-graph": cycle_graph,
     "waiting": waiting, "graph-pools": graph_pools, "fragmentation": fragmentation, "optimizer-temporaries": optimizer_temporaries,
-    "type-copy": type_copy, "checkpoint": gradient_checkpointing, "workspaces": workspaces, "second-gpu": second_gpu, "workers": workers,
+    "type-copy": type_copy, "checkpoint": gradient_checkpointing, "workspaces": workspaces, "plans": plans, "buckets": buckets, "gathered": gathered,
+    "second-gpu": second_gpu, "workers": workers,
     "import": importing, "import-jax": importing_jax,
 }
 
