@@ -14,6 +14,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -30,14 +32,26 @@ type checkCommand struct {
 	against, format      string
 }
 
-// checkFormats are how conditions are written: lines, JUnit's XML, or annotations of GitHub.
-var checkFormats = []string{"text", "junit", "github"}
+// checkFormats are how conditions are written: lines, JUnit's XML, annotations of GitHub, or JSON.
+var checkFormats = []string{"text", "junit", "github", "json"}
 
 // A condition is one thing that was checked.
 type condition struct {
 	name, says string
 	failed     bool
-	skipped    bool // it was not asked for by name, and the recording lacks what it needs
+	skipped    bool  // it was not asked for by name, and the recording lacks what it needs
+	costs      int64 // bytes, of a finding
+}
+
+// result is how a condition went.
+func (c *condition) result() string {
+	switch {
+	case c.failed:
+		return "failed"
+	case c.skipped:
+		return "skipped"
+	}
+	return "passed"
 }
 
 func newCheck() *cobra.Command {
@@ -54,7 +68,7 @@ func newCheck() *cobra.Command {
 	c.Flags().StringSliceVar(&k.without, "no-finding", nil, "findings that must not be there, by name (several with commas), or all: whatever can be looked for")
 	c.Flags().StringVar(&k.against, "against", "", "another recording, whose peak may not be exceeded")
 	c.Flags().StringVar(&k.within, "within", "2%", "by how much the peak may exceed that of --against")
-	c.Flags().StringVar(&k.format, "format", "text", "text, junit (XML) or github (annotations)")
+	c.Flags().StringVar(&k.format, "format", "text", "text, junit (XML), github (annotations) or json")
 	return c
 }
 
@@ -85,8 +99,7 @@ func (k *checkCommand) run(path string) error {
 			return usagef("--no-finding %s: use all, or %s", name, strings.Join(names, ", "))
 		}
 	}
-	q := question{peak: true, want: state.Want{Driver: true, Live: true, Steps: true, Holders: true}}
-	x, err := q.answer(path)
+	x, err := whole.answer(path)
 	if err != nil {
 		return err
 	}
@@ -102,10 +115,10 @@ func (k *checkCommand) run(path string) error {
 		checked = append(checked, growthOf(x.moment.End, most["max-growth-per-step"])...)
 	}
 	if k.without != nil {
-		checked = append(checked, faults(findings.Find(x.shown, x.moment.End, tried(path, x.shown, false)...), k.without)...)
+		checked = append(checked, faults(x.wrong(path), k.without)...)
 	}
 	if k.against != "" {
-		base, err := q.answer(k.against)
+		base, err := whole.answer(k.against)
 		if err != nil {
 			return err
 		}
@@ -124,6 +137,30 @@ func (k *checkCommand) run(path string) error {
 		return exitError(exitFailed)
 	}
 	return nil
+}
+
+// whole asks a recording for all that findings need.
+var whole = question{peak: true, want: state.Want{Driver: true, Live: true, Steps: true, Holders: true}}
+
+// wrong is what is wrong in the recording at path, of which x is what whole asks.
+func (x *answer) wrong(path string) *findings.Verdict {
+	return findings.Find(x.shown, x.moment.End, tried(path, x.shown, false)...)
+}
+
+// foundIn is what a page says is wrong in a recording: nothing if nothing is, or if that cannot be read.
+func foundIn(path string) []timeline.Passage {
+	x, err := whole.answer(path)
+	if err != nil || x.moment == nil {
+		return nil
+	}
+	p := timeline.Passage{Title: "What is wrong", At: x.moment.At}
+	for _, f := range x.wrong(path).Findings {
+		p.Says = append(p.Says, f.Says+" "+f.Change)
+	}
+	if p.Says == nil {
+		return nil
+	}
+	return []timeline.Passage{p}
 }
 
 // heldOnGPUs is what a moment holds on all GPUs, in bytes.
@@ -169,7 +206,7 @@ func faults(v *findings.Verdict, without []string) (out []condition) {
 			out = append(out, condition{name: r.Name, says: "not found: " + r.Cause})
 		}
 		for _, f := range found {
-			out = append(out, condition{name: r.Name, says: f.Says + " " + f.Change, failed: true})
+			out = append(out, condition{name: r.Name, says: f.Says + " " + f.Change, failed: true, costs: f.Bytes})
 		}
 	}
 	return out
@@ -190,7 +227,14 @@ func writeChecked(w io.Writer, path string, checked []condition, format string) 
 			failed++
 		}
 	}
-	if format == "junit" {
+	switch format {
+	case "json":
+		t := table.New(table.Names("check", "result", "costs_bytes", "says")...)
+		for i := range checked {
+			t.Add(checked[i].name, checked[i].result(), checked[i].costs, checked[i].says)
+		}
+		return t.JSON(w)
+	case "junit":
 		print("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"gpumemtrace check\" tests=\"%d\" failures=\"%d\">\n", len(checked), failed)
 		defer func() { print("</testsuite>\n") }()
 	}
@@ -206,12 +250,8 @@ func writeChecked(w io.Writer, path string, checked []condition, format string) 
 			// Its line ends, and percent signs, are data of the annotation.
 			print("::error title=gpumemtrace %s::%s\n", c.name, strings.NewReplacer("%", "%25", "\n", "%0A", "\r", "%0D").Replace(path+": "+c.says))
 		case format == "github": // what holds needs no annotation
-		case c.failed:
-			print("failed  %s: %s\n", c.name, c.says)
-		case c.skipped:
-			print("skipped %s: %s\n", c.name, c.says)
 		default:
-			print("passed  %s: %s\n", c.name, c.says)
+			print("%-7s %s: %s\n", c.result(), c.name, c.says)
 		}
 	}
 	return err

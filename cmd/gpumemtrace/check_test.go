@@ -29,6 +29,7 @@ func TestCheck(t *testing.T) {
 		{[]string{streams, "--no-finding", "all"}, exitFailed, "skipped hook: cannot be looked for: trace with --holders 30s\n"},
 		{[]string{pools, "--no-finding", "graph-pools"}, exitFailed, "failed  graph-pools: 2 CUDA graphs have a private pool each, 304 MiB in all. "},
 		{[]string{pools, "--no-finding", "graph-pools", "--format", "github"}, exitFailed, "::error title=gpumemtrace graph-pools::" + pools + ": 2 CUDA graphs"},
+		{[]string{pools, "--no-finding", "graph-pools", "--format", "json"}, exitFailed, `"check":"graph-pools","result":"failed","costs_bytes":`},
 		{[]string{streams, "--against", streams, "--within", "0"}, exitDone, "passed  against: the peak is 1.97 GiB, and that of " + streams + " is 1.97 GiB: +0.0 % (at most +0 %)\n"},
 		{[]string{streams, "--against", holders, "--within", "123%"}, exitDone, "passed  against: "},
 		{[]string{streams, "--against", holders}, exitFailed, "What grew: gpumemtrace diff " + holders + " " + streams + "\n"},
@@ -68,7 +69,7 @@ func TestCheckAsJUnit(t *testing.T) {
 			skipped++
 		}
 	}
-	if got.Tests != len(got.Cases) || got.Failures != 1 || failures != 1 || skipped != 11 {
+	if got.Tests != len(got.Cases) || got.Failures != 1 || failures != 1 || skipped != 12 {
 		t.Errorf("%d tests, %d failures; %d cases, of which %d failed and %d were skipped:\n%s", got.Tests, got.Failures, len(got.Cases), failures, skipped, out)
 	}
 }

@@ -164,7 +164,12 @@ func convertRun(path string, f *outputFlags, at moment, out *output, failed func
 	var played *state.State
 	var lost []loss.Counter
 	err = out.put(func(w io.Writer) (err error) {
-		played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native, Failures: func() []timeline.Passage { return all.passages(path) }})
+		played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native, Failures: func() []timeline.Passage {
+			if all.first == nil && !at.given() {
+				return foundIn(path)
+			}
+			return all.passages(path)
+		}})
 		return err
 	})
 	if err != nil {

@@ -126,6 +126,19 @@ func TestPageOfFailures(t *testing.T) {
 	}
 }
 
+// The page of a recording in which nothing failed begins with what is wrong in it.
+func TestPageOfFindings(t *testing.T) {
+	recording, err := filepath.Abs("../../test/recordings/allocator/pools.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := command(t, "convert", recording, "-o", "page.html").start().ends(exitDone)
+	b := browsertest.Open(t, "file://"+filepath.Join(v.cmd.Dir, "page.html"), 1300, 900)
+	b.Until("document.documentElement.dataset.ready")
+	b.Wants("the page", b.Text("refused"), "What is wrong", "2 CUDA graphs have a private pool each, 304 MiB in all.", "Let them share one")
+	b.Quiet()
+}
+
 // A page about a request that PyTorch repeated says that, and why more was free just after. The
 // failure has a moment of its own.
 func TestOutOfMemoryTwice(t *testing.T) {

@@ -52,7 +52,7 @@ type Options struct {
 	// Compared, if set, is a comparison with the run that Outlines are of.
 	Compared *Comparison
 	// Failures, if set, is called when the recording was played. It says what the page has first: of
-	// each request that failed for want of memory, why, and what would have helped.
+	// each request that failed for want of memory, why, and what would have helped, or else what is wrong.
 	Failures func() []Passage
 
 	deltas, packed, lives, steps int // the most there may be, 0 for maxDeltas, maxPacked, maxLives and maxMarks

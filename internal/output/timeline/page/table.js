@@ -107,7 +107,7 @@ function listed(columns, rows, numbers, after = () => []) {
 const passage = (p) => [make("h2", p.title), ...p.says.map((text) => make("p", text)), ...(p.tables || []).flatMap((t) => [make("h3", t.title), listed(t.columns, t.cells, t.numbers)])];
 
 // fillPassages shows in what this run differs from the one that it is compared with, and of the
-// requests that failed why, the first whole. choose is called with the time of one.
+// requests that failed why, or what else is wrong, the first whole. choose is called with the time of one.
 function fillPassages({ compared, failures }, choose) {
   $("compared").hidden = !compared;
   if (compared) $("compared").append(...passage(compared));
