@@ -139,6 +139,9 @@ func (r *objectReader) instanceText(at uint64, c *class, name string) string {
 	return ""
 }
 
+// isTrue reports whether an object is True, or 1.
+func (r *objectReader) isTrue(at uint64) bool { return r.text(at) == text{"1", textInt} }
+
 // instanceAttribute returns the address of an attribute of an instance, 0 for none.
 func (r *objectReader) instanceAttribute(at uint64, c *class, name string) (out uint64) {
 	for _, s := range c.slots {

@@ -72,7 +72,7 @@ type program struct {
 		Objects  int
 		Truth    map[string]truth
 		Storages [][2]uint64
-		Modules  map[string]uint64 // by path
+		Modules  map[string]holder.Module // by path
 		Arrays   []struct {
 			Path, DType string
 			Bytes       uint64
@@ -172,9 +172,9 @@ func (p *program) check(t *testing.T, r *holder.Reading) {
 // checkModules holds the modules of a reading against those that a program has.
 func (p *program) checkModules(t *testing.T, r *holder.Reading) {
 	t.Helper()
-	got := map[string]uint64{}
+	got := map[string]holder.Module{}
 	for _, m := range r.Modules {
-		got[m.Path] = m.Address
+		got[m.Path] = m
 	}
 	if len(p.said.Modules) == 0 || len(got) != len(r.Modules) || !maps.Equal(got, p.said.Modules) {
 		t.Errorf("modules %v, want %v", got, p.said.Modules)

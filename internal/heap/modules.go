@@ -21,7 +21,12 @@ func (g *graph) modules() (out []holder.Module) {
 			g.r.lost.Add(modulesLimit, 1)
 			break
 		}
-		out = append(out, holder.Module{Address: g.r.objects.address[v], Path: g.modulePath(vertex(v))})
+		address, class := g.r.objects.address[v], &g.r.py.classes[g.r.objects.class[v]]
+		out = append(out, holder.Module{
+			Address: address, Path: g.modulePath(vertex(v)),
+			Training:    g.r.py.isTrue(g.r.py.instanceAttribute(address, class, "training")),
+			Checkpoints: g.r.py.isTrue(g.r.py.instanceAttribute(address, class, "gradient_checkpointing")),
+		})
 	}
 	sorting.Stable(out, func(a, b holder.Module) int { return cmp.Compare(a.Address, b.Address) })
 	return out

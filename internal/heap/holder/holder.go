@@ -58,6 +58,10 @@ type Module struct {
 	// Path is what a programmer would write, such as model.layers[3]. It does not say in
 	// which function a local variable is.
 	Path string `json:"path"`
+	// Training is what module.train() and module.eval() set. Checkpoints says that its attribute
+	// gradient_checkpointing is true.
+	Training    bool `json:"training"`
+	Checkpoints bool `json:"checkpoints,omitempty"`
 }
 
 // A Storage is one piece of memory that one or more tensors lie in.

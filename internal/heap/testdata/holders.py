@@ -26,6 +26,7 @@ class Module:
     __module__ = "torch.nn.modules.module"
 
     def __init__(self):
+        self.training = True
         self._parameters, self._buffers, self._modules = {}, collections.OrderedDict(), {}
 
     def __getattr__(self, name):
@@ -105,8 +106,19 @@ model.layers.loader = Slots()
 model.layers.loader.kv = Tensor(32)
 says("model.layers.loader.kv", model.layers.loader.kv)
 model._modules["act"] = Module()  # without a tensor
-modules = {"model": id(model), "model.layers": id(model.layers), "model.act": id(model.act)}
-modules.update(("model.layers[%s]" % i, id(m)) for i, m in model.layers._modules.items())
+model.act.training, model.layers.gradient_checkpointing = False, True
+
+
+def add_module(path, m):
+    modules[path] = {"path": path, "address": id(m), "training": m.training, "checkpoints": m is model.layers}
+
+
+modules = {}
+for name, m in ("model", model), ("model.layers", model.layers), ("model.act", model.act):
+    add_module(name, m)
+for i, m in model.layers._modules.items():
+    add_module("model.layers[%s]" % i, m)
+del m
 del gradient, layer
 
 slots = Slots()
@@ -338,7 +350,7 @@ def main(argument):
     local = {"x": Tensor(27)}
     captured = Tensor(28)
     net = Linear()
-    modules["net"] = id(net)
+    add_module("net", net)
     says("main() in holders.py:%d: local net.weight" % line["main waits"], net.weight, role=1, module="net")
 
     def inner():

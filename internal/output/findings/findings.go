@@ -75,6 +75,8 @@ var Rules = []Rule{
 	{"small-view", "a small view that keeps a large storage", []Need{Heap}, smallViews},
 	{"no-backward", "activations kept for a backward pass that never runs", []Need{Heap, Tensors}, noBackward},
 	{"frozen-copy", "a copy of a model that is not trained", []Need{Heap}, frozenCopies},
+	{"idle-module", "modules that are never called", []Need{Heap, Tensors}, idleModules},
+	{"stale-gradients", "gradients that outlive the step that used them", []Need{Tensors, Steps}, staleGradients},
 	{"hook", "a hook that keeps tensors", []Need{Heap}, heldBy("hook")},
 	{"traceback", "a traceback that keeps tensors", []Need{Heap}, heldBy("traceback")},
 	{"second-copy", "a second copy of a model's parameters", []Need{Heap}, secondCopies},

@@ -236,27 +236,35 @@ func collectedGraphs(l *look) (out []Finding) {
 	return out
 }
 
-// noBackward: autograd's graph keeps activations, and the whole recording has no gradient.
+// noBackward: autograd's graph keeps activations, and the whole recording has no gradient. Or the model is in
+// eval mode, they were made since the last training step, and that is long ago.
 func noBackward(l *look) (out []Finding) {
-	for _, h := range l.heaps {
+	found := map[int]bool{}
+	for _, r := range l.reads() {
+		var since time.Time
+		evaluates := false
+		if l.trains(r.PID) {
+			if since, evaluates = l.evaluates(&r); !evaluates {
+				continue
+			}
+		}
 		var bytes int64
-		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool { return s.Role == holder.Activation }) {
+		var kept []*snapshot.Sample
+		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool {
+			a := r.made[s.Address]
+			return s.Role == holder.Activation && (!evaluates || a != nil && a.Time.After(since))
+		}) {
 			bytes += k.bytes
 		}
-		var kept []*snapshot.Sample
-		trains := false
-		for i := range l.end.Samples {
-			s := &l.end.Samples[i]
-			trains = trains || s.PID == h.PID && (s.Category == stacks.Gradient || stacks.Backward(s.Stack))
-		}
 		for _, u := range l.uses {
-			if u.pid == h.PID {
+			if u.pid == r.PID {
 				kept = append(kept, l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Activation) })...)
 			}
 		}
-		if all := onGPU(h.Reading); trains || kept == nil || !matters(bytes, all) || bytes < all/100*leastOfPeak {
+		if all := onGPU(r.Reading); found[r.PID] || kept == nil || !matters(bytes, all) || bytes < all/100*leastOfPeak {
 			continue
 		}
+		found[r.PID] = true
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("The model runs with gradients on, but no backward pass follows: autograd keeps %s of activations, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
 			Bytes:  bytes,
@@ -264,6 +272,34 @@ func noBackward(l *look) (out []Finding) {
 		})
 	}
 	return out
+}
+
+// trains reports whether a process ever made a gradient.
+func (l *look) trains(pid int) bool {
+	return slices.ContainsFunc(l.end.Samples, func(s snapshot.Sample) bool {
+		return s.PID == pid && (s.Category == stacks.Gradient || stacks.Backward(s.Stack))
+	})
+}
+
+// evaluates reports whether no module is in training mode, and the last training step ended longer ago than
+// three of them take. It returns when that was.
+func (l *look) evaluates(r *read) (since time.Time, evaluates bool) {
+	if len(r.Reading.Modules) == 0 || slices.ContainsFunc(r.Reading.Modules, func(m holder.Module) bool { return m.Training }) {
+		return since, false
+	}
+	var longest time.Duration
+	for i := range l.end.Steps {
+		if l.end.Steps[i].PID != r.PID {
+			continue
+		}
+		for _, step := range l.end.Steps[i].Last {
+			longest = max(longest, step.Took)
+			if end := step.Begin.Add(step.Took); end.After(since) {
+				since = end
+			}
+		}
+	}
+	return since, longest > 0 && r.Begin.Sub(since) > 3*longest
 }
 
 // mostTrees bounds the trees of modules that are compared with each other.
@@ -295,6 +331,7 @@ func frozenCopies(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` is a second copy of `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
 					Bytes:  bytes[copied],
+					object: object{h.PID, copied},
 					Change: "An average of the weights can stay on the CPU, in float32. A frozen reference can be bfloat16.",
 				})
 				break

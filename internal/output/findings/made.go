@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
@@ -71,17 +72,10 @@ func typeCopies(l *look) (out []Finding) {
 	return out
 }
 
-// checkpointing: activations under a checkpoint are held, a backward pass ran, and none recomputed
-// anything.
+// checkpointing: activations of modules that are checkpointed are held, a backward pass ran, and none
+// recomputed anything.
 func checkpointing(l *look) (out []Finding) {
 	for _, u := range l.uses {
-		kept := l.where(u, func(s *snapshot.Sample) bool {
-			return tensor(s, stacks.Activation) && stacks.Checkpointed(s.Stack) == stacks.CheckpointForward
-		})
-		bytes, objects := l.sumOf(kept)
-		if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
-			continue
-		}
 		backward, again := false, false
 		for i := range l.end.Samples {
 			s := &l.end.Samples[i]
@@ -91,15 +85,43 @@ func checkpointing(l *look) (out []Finding) {
 			backward = backward || s.Category == stacks.Gradient
 			again = again || stacks.Checkpointed(s.Stack) == stacks.CheckpointAgain
 		}
-		if backward && !again {
+		if !backward || again {
+			continue
+		}
+		told := func(where, why, change string, is func(*snapshot.Sample) bool) {
+			kept := l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Activation) && is(s) })
+			bytes, objects := l.sumOf(kept)
+			if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
+				return
+			}
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("Gradient checkpointing has no effect%s: %s (%s) stay until the backward pass, which recomputes nothing.", l.lines(kept)[0].at(), bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes)),
+				Says:   fmt.Sprintf("Gradient checkpointing%s has no effect%s: %s (%s)%s, stay until the backward pass, which recomputes nothing.", where, why, bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes), madeAt(l.lines(kept)[0].name)),
 				Bytes:  bytes,
-				Change: "Pass use_reentrant=False. A torch.autograd.Function in it must use ctx.save_for_backward.",
+				Change: change,
 			})
+		}
+		told("", "", "Pass use_reentrant=False. A torch.autograd.Function in it must use ctx.save_for_backward.",
+			func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
+		if paths := l.idle(u.pid); len(paths) > 0 {
+			told(" of `"+holder.Alike(paths[0])+"`", ", because the model is in eval mode", "Call model.train() before the training: from_pretrained() returns a model in eval mode.",
+				func(s *snapshot.Sample) bool {
+					return slices.ContainsFunc(paths, func(path string) bool { return s.ModulePath == path || strings.HasPrefix(s.ModulePath, path+".") })
+				})
 		}
 	}
 	return out
+}
+
+// idle returns the paths to the modules of a process whose gradient checkpointing is on, and idle in eval mode.
+func (l *look) idle(pid int) (paths []string) {
+	for _, h := range l.heaps {
+		for _, m := range h.Reading.Modules {
+			if h.PID == pid && m.Checkpoints && !m.Training {
+				paths = append(paths, m.Path)
+			}
+		}
+	}
+	return paths
 }
 
 // workspaces: cuBLAS has a workspace for each thread and each stream that called it. Two threads, the

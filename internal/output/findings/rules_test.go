@@ -197,6 +197,10 @@ func TestRules(t *testing.T) {
 		{"small-view", ofHeap(storages(2, "losses[%d]", 32*mib, func(s *holder.Storage) { s.Shape = nil })...),
 			ofHeap(storages(1, "loss", 32*mib, func(s *holder.Storage) { s.Shape = nil })...), // F.mse_loss makes its mean in a storage of that size
 			"2 small views, `losses[*]`, of 4 B each, keep the whole tensors that they are parts of: 64.0 MiB.", 64 * mib},
+		{"idle-module", idle("aten::linear", false), idle("aten::linear", true), // a projection that is used without a call
+			"`model.decoder` was never called, while other modules were: its parameters take 64.0 MiB.", 64 * mib},
+		{"stale-gradients", stale(stacks.Activation), stale(stacks.Gradient), // the backward pass has begun
+			"The gradients of the step before are still held at the peak: 256 MiB, in 1 tensor.", 256 * mib},
 		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
 			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
 			"A hook of a module keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
@@ -232,7 +236,9 @@ func TestRules(t *testing.T) {
 			return m.Snapshot
 		}(), "A copy of one tensor in another type takes 512 MiB of the peak, made at me/train.py:44 loss.", 512 * mib},
 		{"checkpoint", checkpoints(false), checkpoints(true),
-			"Gradient checkpointing has no effect at me/model.py:8 Block.forward: 24 activations (2.00 GiB) stay until the backward pass, which recomputes nothing.", 2048 * mib},
+			"Gradient checkpointing has no effect: 24 activations (2.00 GiB), made at me/model.py:8 Block.forward, stay until the backward pass, which recomputes nothing.", 2048 * mib},
+		{"checkpoint", evalMode(true), evalMode(false),
+			"Gradient checkpointing of `model.layers[*]` has no effect, because the model is in eval mode: 24 activations (2.00 GiB), made at me/model.py:8 Block.forward, stay until", 2048 * mib},
 		{"workspaces", func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.Workspace, "aten::addmm", 16, 512*mib, python("step", "/home/me/train.py", 20), main)
@@ -245,6 +251,9 @@ func TestRules(t *testing.T) {
 		}(), "cuBLAS keeps 16 workspaces (512 MiB), for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
 		{"no-backward", inference(false), inference(true),
 			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+		{"no-backward", evaluation(false, 20*time.Second), evaluation(true, 20*time.Second), // the modules are in training mode
+			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+		{"no-backward", evaluation(false, 20*time.Second), evaluation(false, 2*time.Second), "The model runs with gradients on", 256 * mib}, // a step may come
 		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` is a second copy of `model`, and needs no gradient: 128 MiB.", 128 * mib},
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
 		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
@@ -336,6 +345,63 @@ func copies(n int) (out []holder.Storage) {
 			Shape: []int64{2048, int64(2048 + i)}, DType: "float32", Class: "Tensor", Tensors: 1})
 	}
 	return out
+}
+
+// idle is a model of which one part is never called: one module, or several.
+func idle(operator string, one bool) *snapshot.Snapshot {
+	m := training()
+	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Category: stacks.Activation, Operator: operator, Module: "Net/Linear", ModulePath: "model.encoder[0]"}, 20, 64*mib, main)
+	r := m.heap()
+	r.Modules = []holder.Module{{Path: "model"}, {Path: "model.encoder"}, {Path: "model.encoder[0]"}, {Path: "model.decoder"}}
+	for i := range r.Storages {
+		s := &r.Storages[i]
+		s.Module = "model.encoder[0]"
+		if i < 4 {
+			s.Module = fmt.Sprintf("model.decoder[%d]", i)
+			if one {
+				s.Module = "model.decoder"
+			}
+			r.Modules = append(r.Modules, holder.Module{Path: s.Module})
+		}
+	}
+	return m.Snapshot
+}
+
+// stale has gradients of the last step while the next runs, and the newest tensor is of a category.
+func stale(newest string) *snapshot.Snapshot {
+	m := training()
+	m.steps(20, 0)
+	last := m.Steps[0].Last[19]
+	m.tensors(stacks.Gradient, "AddmmBackward0", 4, 256*mib, main)
+	m.tensors(newest, "aten::linear", 1, 64*mib, main)
+	n := len(m.Samples)
+	for i, at := range []time.Duration{-time.Millisecond, time.Millisecond} {
+		m.Live = append(m.Live, snapshot.Allocation{Sample: n - 2 + i, Size: []int64{256 * mib, 64 * mib}[i], Time: last.Begin.Add(last.Took + at)})
+	}
+	return m.Snapshot
+}
+
+// evalMode trains a model whose layers are checkpointed in training mode.
+func evalMode(eval bool) *snapshot.Snapshot {
+	m := training()
+	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Category: stacks.Activation, Operator: "aten::gelu", ModulePath: "model.layers[3].mlp"}, 24, 2048*mib, python("Block.forward", "/home/me/model.py", 8), main)
+	m.tensors(stacks.Gradient, "MmBackward0", 4, 64*mib, main)
+	m.heap().Modules = []holder.Module{{Path: "model", Training: !eval}, {Path: "model.layers[3]", Training: !eval, Checkpoints: true}}
+	return m.Snapshot
+}
+
+// evaluation is a training whose model was called without a backward pass, so long after the last step.
+func evaluation(trains bool, after time.Duration) *snapshot.Snapshot {
+	m := made{inference(true)}
+	m.steps(20, 0)
+	last := m.Steps[0].Last[19]
+	h := &m.Heaps[0]
+	h.Begin = last.Begin.Add(last.Took + after)
+	h.Reading.Modules = []holder.Module{{Path: "model", Training: trains}}
+	for i := range 8 {
+		m.Live = append(m.Live, snapshot.Allocation{Address: uint64(1000 + i), Size: 32 * mib, Time: h.Begin.Add(-time.Second)})
+	}
+	return m.Snapshot
 }
 
 // inference is a program without an optimizer whose graph is kept, or of one that trains.
@@ -498,7 +564,7 @@ func TestLacking(t *testing.T) {
 	m := made{&snapshot.Snapshot{}}
 	s := m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "pytorch"}, 1, mib, main)
 	v := Find(m.Snapshot, m.Snapshot)
-	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (9), with --holders 30s (11), as root (5)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
+	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (10), with --holders 30s (12), as root (5)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
 		t.Errorf("%s, want %s: %+v", got, want, v)
 	}
 	s.Owner = "jax" // it has no tensors to trace

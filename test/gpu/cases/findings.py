@@ -56,9 +56,12 @@ def register(program, rule=None, needs=(), gpus=1, flags=HEAPS):
 
 
 for name in ("growth", "old-graph", "collected-graphs", "no-backward", "small-view", "hook", "traceback", "second-copy", "frozen-copy", "cycle",
-             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "workers", "import", "gathered", "plans", "buckets"):
+             "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "workers", "import", "gathered", "plans", "buckets",
+             "idle-module", "stale-gradients"):
     register(name)
 register("cycle-graph", "cycle")
+register("evaluation-graph", "no-backward")
+register("checkpoint-eval", "checkpoint", needs=["transformers"])
 register("second-gpu", gpus=2)
 register("import-jax", "import", needs=["jax"], flags=())
 

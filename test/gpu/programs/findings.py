@@ -141,6 +141,49 @@ def no_backward():
     wrong("no-backward", 12 * size([batch]), held=scores.numel())
 
 
+def evaluation_graph():
+    """After the training an evaluation runs with gradients on."""
+    model, batch = mlp(WIDTH, 12), noise(4096, WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(times(20)):
+        train(model, optimizer, noise(256, WIDTH))
+    model.eval()
+    scores = model(batch)  # culprit: evaluation-graph
+    wrong("evaluation-graph", 12 * size([batch]), held=scores.numel())
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = mlp(2048, 4), mlp(2048, 4)
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+def idle_module():
+    """Only the encoder of a model is trained, but the whole model is on the GPU."""
+    model = Autoencoder()
+    optimizer = torch.optim.Adam(model.encoder.parameters(), fused=GPU)
+    for _ in range(times(40)):
+        train(model, optimizer, noise(512, 2048))
+    wrong("idle-module", size(model.decoder.parameters()), names=["model.decoder"])  # culprit: idle-module
+
+
+def stale_gradients():
+    """Gradients are dropped after the forward pass only."""
+    model = mlp(4096, 6)
+    optimizer = torch.optim.Adam(model.parameters(), fused=GPU)
+    for _ in range(times(40)):
+        batch = noise(512, 4096)
+        loss = (model(batch) - batch).square().mean()
+        optimizer.zero_grad()  # culprit: stale-gradients
+        loss.backward()
+        del loss
+        optimizer.step()
+    wrong("stale-gradients", size(model.parameters()))
+
+
 def gathered():
     """An evaluation collects what the model says of each batch."""
     model, scores = mlp(), []
@@ -419,6 +462,23 @@ def gradient_checkpointing():
     wrong("checkpoint", 12 * rows * 4 * width * 4)
 
 
+def checkpoint_eval():
+    """A model of transformers is trained in eval mode, as from_pretrained() returns it."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    model = GPT2LMHeadModel(GPT2Config(n_embd=512, n_layer=12, n_head=8, vocab_size=2000)).to(DEVICE)
+    model.gradient_checkpointing_enable()
+    model.eval()
+    optimizer, before, kept = torch.optim.SGD(model.parameters(), lr=1e-4), [], []
+    model.transformer.h[0].register_forward_pre_hook(lambda *_: before.append(allocated()))
+    model.transformer.h[11].register_forward_hook(lambda *_: kept.append(allocated() - before[-1]))
+    for _ in range(times(20)):
+        tokens = torch.randint(2000, (16, 512), device=DEVICE)
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=tokens).loss.backward()  # culprit: checkpoint-eval
+        optimizer.step()
+    wrong("checkpoint-eval", kept[-1], names=["model.transformer.h", "eval mode"])
+
+
 # Kept by a library.
 
 def workspaces():
@@ -537,7 +597,8 @@ CAUSES = {
     "growth": growth, "old-graph": old_graph, "collected-graphs": collected_graphs, "no-backward": no_backward, "small-view": small_view,
     "hook": hook, "traceback": traceback, "second-copy": second_copy, "frozen-copy": frozen_copy, "cycle": cycle, "cycle-graph": cycle_graph,
     "waiting": waiting, "graph-pools": graph_pools, "fragmentation": fragmentation, "optimizer-temporaries": optimizer_temporaries,
-    "type-copy": type_copy, "checkpoint": gradient_checkpointing, "workspaces": workspaces, "plans": plans, "buckets": buckets, "gathered": gathered,
+    "type-copy": type_copy, "checkpoint": gradient_checkpointing, "idle-module": idle_module, "stale-gradients": stale_gradients, "checkpoint-eval": checkpoint_eval, "evaluation-graph": evaluation_graph,
+    "workspaces": workspaces, "plans": plans, "buckets": buckets, "gathered": gathered,
     "second-gpu": second_gpu, "workers": workers,
     "import": importing, "import-jax": importing_jax,
 }
