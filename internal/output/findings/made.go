@@ -142,16 +142,22 @@ func workspaces(l *look) (out []Finding) {
 	return out
 }
 
-// plans: cuFFT has tables on the GPU for each plan, which PyTorch and CuPy keep for each shape.
+// plans: cuFFT has tables on the GPU for each plan, which PyTorch and CuPy keep for each shape. To make one
+// takes more memory for a moment, which may be the peak.
 func plans(l *look) (out []Finding) {
 	const usual = 8
+	left := newLook(l.end, l.end)
 	for _, u := range l.uses {
-		all := l.where(u, func(s *snapshot.Sample) bool {
+		of := l
+		if i := slices.IndexFunc(left.uses, func(x *use) bool { return x.pid == u.pid && x.gpu == u.gpu && x.bytes > 0 }); i >= 0 {
+			of, u = left, left.uses[i]
+		}
+		all := of.where(u, func(s *snapshot.Sample) bool {
 			return s.Owner == "cufft" && snapshot.Class(s.Kind) == event.ClassDevice.String()
 		})
-		if bytes, objects := l.sumOf(all); objects > usual && matters(bytes, u.bytes) {
+		if bytes, objects := of.sumOf(all); objects > usual && matters(bytes, u.bytes) {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, of which each shape has one%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), l.lines(all)[0].first()),
+				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, of which each shape has one%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), of.lines(all)[0].first()),
 				Bytes:  bytes,
 				Change: "Pad to few shapes, or keep fewer plans: torch.backends.cuda.cufft_plan_cache.max_size = 8 in PyTorch, cupy.fft.config.get_plan_cache().set_size(8) in CuPy.",
 			})

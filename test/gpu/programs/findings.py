@@ -173,9 +173,9 @@ def idle_module():
 def stale_gradients():
     """Gradients are dropped after the forward pass only."""
     model = mlp(4096, 6)
-    optimizer = torch.optim.Adam(model.parameters(), fused=GPU)
+    optimizer = torch.optim.Adam(model.parameters())
     for _ in range(times(40)):
-        batch = noise(512, 4096)
+        batch = noise(8192, 4096)
         loss = (model(batch) - batch).square().mean()
         optimizer.zero_grad()  # culprit: stale-gradients
         loss.backward()
@@ -502,7 +502,7 @@ def plans():
     torch.cuda.synchronize()
     before = held()["nvml"]["0"] - torch.cuda.memory_reserved()
     for i in range(24):
-        n = next(n for n in range(2_000_000 + 50_000 * i, 1 << 31) if all(n % d for d in range(2, 2000)))
+        n = next(n for n in range(8_000_000 + 200_000 * i, 1 << 31) if all(n % d for d in range(2, 2000)))
         torch.fft.fft(noise(n, dtype=torch.complex64))  # culprit: plans
     torch.cuda.synchronize()
     wrong("plans", held()["nvml"]["0"] - torch.cuda.memory_reserved() - before)
