@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
-// Requests are for the private pool that their thread's window is of, and what another thread
-// asks for meanwhile is not.
+// Requests are for the private pool that their thread's window is of. What another thread asks for meanwhile
+// is not, unless it is autograd's while a graph is captured.
 func TestCollectPrivatePools(t *testing.T) {
 	const mib = 1 << 20
 	p := event.Process{PID: 7, Start: 1}
@@ -26,18 +28,27 @@ func TestCollectPrivatePools(t *testing.T) {
 	window := func(op event.Op, device int32, thread uint32, id uint64) *event.Event {
 		return next(event.Event{Op: op, Device: device, TID: thread, Handle: id})
 	}
+	const backward = 5
+	engine := &snapshot.Location{Address: 1, Lines: []snapshot.Line{{Function: "torch::autograd::Engine::thread_main"}}}
+	behind := func(at uint64) *event.Event { // of autograd's thread
+		e := *tensor(9, at)
+		e.Stack = backward
+		return &e
+	}
 	runs, err := Collect(recordtest.File(t,
+		&record.Stack{ID: backward, Process: p, Frames: []*record.Place{record.NewPlace(1, 1, engine, nil)}},
 		tensor(1, 2<<20),
 		window(event.OpPrivatePoolBegin, 0, 1, 3), tensor(1, 4<<20), tensor(2, 6<<20),
 		window(event.OpPrivatePoolBegin, 0, 2, 4), tensor(2, 8<<20), tensor(1, 10<<20),
 		window(event.OpPrivatePoolBegin, 1, 3, 5), tensor(3, 12<<20), // on another GPU
-		window(event.OpPrivatePoolEnd, 0, 1, 3), tensor(1, 14<<20), tensor(2, 16<<20),
+		window(event.OpPrivatePoolEnd, 0, 1, 3), tensor(1, 14<<20), tensor(2, 16<<20), behind(22<<20),
 		window(event.OpPrivatePoolBegin, 0, 1, 3), tensor(1, 18<<20),
-		window(event.OpPrivatePoolEnd, 0, 1, 3), tensor(1, 20<<20)))
+		window(event.OpPrivatePoolEnd, 0, 1, 3), tensor(1, 20<<20),
+		window(event.OpPrivatePoolEnd, 0, 2, 4), behind(24<<20)))
 	if err != nil || len(runs) != 1 {
 		t.Fatalf("%d runs, %v", len(runs), err)
 	}
-	if got, want := runs[0].Pools, []uint8{0, 1, 0, 2, 1, 0, 0, 2, 1}; !slices.Equal(got, want) {
+	if got, want := runs[0].Pools, []uint8{0, 1, 0, 2, 1, 0, 0, 2, 2, 1, 0}; !slices.Equal(got, want) {
 		t.Errorf("pools %d, want %d", got, want)
 	}
 	if pr := Predict(runs[0], Options{}); pr.Pools != 2 || pr.Reason != "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
@@ -63,6 +64,8 @@ type Run struct {
 	streams []uint64          // that tensors are on, by their numbers in Streams
 
 	poolIDs []pool // that tensors were asked for, the first of which has number 1
+	// captured are tensors that other threads made while a graph was captured.
+	captured []uint32
 }
 
 // tick is the unit of Run.Times in nanoseconds: with it they reach five days.
@@ -94,8 +97,9 @@ type Site struct {
 	Workspace bool
 	// SumWorkspace: of one of PyTorch's sums, and SumResult: its result.
 	SumWorkspace, SumResult bool
-	// CuDNN: cuDNN asked for it, or PyTorch for cuDNN. Recurrent: it is of a recurrent layer.
-	CuDNN, Recurrent bool
+	// CuDNN: cuDNN asked for it, or PyTorch for cuDNN. Recurrent: it is of a recurrent layer. Backward:
+	// autograd's engine asked for it.
+	CuDNN, Recurrent, Backward bool
 }
 
 // A pool is the MempoolId_t of a private pool of PyTorch's, of a graph or of torch.cuda.MemPool.
@@ -175,6 +179,11 @@ func collect(file string, pid, most int) ([]*Run, error) {
 	sites := c.name()
 	for _, x := range c.order {
 		x.live, x.Sites = nil, sites
+		for _, t := range x.captured {
+			if !sites[x.Stacks[t]].Backward {
+				x.Pools[t] = 0
+			}
+		}
 		x.Exact = len(x.Streams) == len(x.Addresses)
 		d, ok := c.gpus[runKey{x.Process, x.Device}]
 		if !ok && len(c.listed) == 1 {
@@ -303,6 +312,7 @@ func (c *collector) name() []Site {
 			stack = stack[1:] // PyTorch's reporting function, where it has no name
 		}
 		is.Key, is.Text = string(key.Sum(nil)), render.Brief(stack, 3)
+		is.Backward = stacks.Backward(stack)
 		out[i] = is
 	}
 	return out
@@ -487,15 +497,25 @@ func (c *collector) window(e *event.Event) {
 	c.windows[e.Proc] = all
 }
 
-// private notes the private pool that a thread's request for a tensor is for.
+// private notes the private pool that a thread's request for a tensor is for. What autograd's own thread asks
+// for while a graph is captured is captured, too.
 func (c *collector) private(x *Run, tensor, thread uint32) {
+	var of pool
+	own := false
 	for _, w := range slices.Backward(c.windows[x.Process]) {
-		if w.device != x.Device || w.thread != thread {
-			continue
+		if own = w.device == x.Device && w.thread == thread; own || w.device == x.Device && w.first > 0 { // a graph's
+			of = w.pool
 		}
+		if own {
+			break
+		}
+	}
+	if of != (pool{}) {
 		x.Pools = append(x.Pools, make([]uint8, int(tensor)+1-len(x.Pools))...)
-		x.Pools[tensor] = x.privatePool(w.pool)
-		return
+		x.Pools[tensor] = x.privatePool(of)
+		if !own {
+			x.captured = append(x.captured, tensor)
+		}
 	}
 }
 

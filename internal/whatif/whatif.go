@@ -158,7 +158,7 @@ func Predict(x *Run, o Options) *Prediction {
 	for i := range x.Held {
 		p.Before += x.Held[i].Size
 	}
-	p.own, p.Own, p.Tensors, p.Same, p.Streams, p.Pools = own, own.Name, check.Made, check.Same, check.Streams, len(x.poolIDs)
+	p.own, p.Own, p.Tensors, p.Same, p.Streams, p.Pools = own, own.Name, check.Made, check.Same, check.Streams, check.Pools
 	is := Row{Setting: own.Name + " (this run)", Peak: x.peak(), Segments: check.Segments}
 	if check.Peak <= is.Peak { // else what was repeated is not the run
 		is.Cached = check.Peak - check.Allocated
@@ -426,6 +426,7 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 			more = prefixed(" ", p.Elsewhere)
 		}
 		switch {
+		case p.Reason != "": // they were not told apart well
 		case p.Pools > 0:
 			more += fmt.Sprintf(" Its tensors are of %d streams and %d private pools.", p.Streams, p.Pools)
 		case p.Streams > 1:

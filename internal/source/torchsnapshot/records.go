@@ -66,7 +66,6 @@ type gpu struct {
 	cuts                []uint64
 	handles             map[uint64]uint64 // by the address of the range that shows one
 	private             pool              // whose window is open
-	pools               []*segment        // of private pools, by address, that the file has
 	next                int               // step
 	process             event.Process
 	ordinal             int32    // of CUDA
@@ -103,12 +102,6 @@ func (f *file) records(name string, yield func(record.Record)) error {
 		}
 		g.first = d.unwind(f.rules)
 		g.cuts = d.cuts(g.first.segments)
-		for i := range d.segments {
-			if s := &d.segments[i]; s.pool != (pool{}) {
-				g.pools = append(g.pools, s)
-			}
-		}
-		slices.SortFunc(g.pools, func(a, b *segment) int { return cmp.Compare(a.address, b.address) })
 		t.of = append(t.of, g)
 	}
 	t.time = max(begin, 2) - 1
@@ -237,7 +230,7 @@ func (t *teller) begin(g *gpu) {
 		}
 	}
 	for _, b := range g.first.blocks {
-		t.alloc(g, b.address, b.size, b.requested, b.stream, cmp.Or(t.stack(g, nil, b.frames, apiNone), t.before(g)), pool{})
+		t.alloc(g, b.address, b.size, b.requested, b.stream, cmp.Or(t.stack(g, nil, b.frames, apiNone), t.before(g)), b.pool)
 	}
 }
 
@@ -332,9 +325,6 @@ func (t *teller) event(g *gpu, e event.Event) {
 
 // alloc reports that a tensor was made, and enters or leaves its private pool first.
 func (t *teller) alloc(g *gpu, address, size, asked, stream, stack uint64, in pool) {
-	if in == (pool{}) {
-		in = g.privatePool(address)
-	}
 	if in != g.private {
 		if g.private != (pool{}) {
 			t.event(g, event.Event{Op: event.OpPrivatePoolEnd, Handle: g.private.first, Part: g.private.second})
@@ -349,18 +339,6 @@ func (t *teller) alloc(g *gpu, address, size, asked, stream, stack uint64, in po
 	}
 	g.allocated += size
 	t.event(g, event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: address, Size: size, Asked: asked, Stream: stream, Stack: stack})
-}
-
-// privatePool returns the private pool that an address is of, as far as the file's segments show it.
-func (g *gpu) privatePool(at uint64) pool {
-	i, found := slices.BinarySearchFunc(g.pools, at, func(s *segment, at uint64) int { return cmp.Compare(s.address, at) })
-	if !found {
-		i--
-	}
-	if i >= 0 && at-g.pools[i].address < g.pools[i].size {
-		return g.pools[i].pool
-	}
-	return pool{}
 }
 
 // segment reports that CUDA provided the memory of a segment, or of a part of an expandable one.

@@ -92,6 +92,7 @@ type block struct {
 	address, size uint64
 	requested     uint64
 	stream        uint64
+	pool          pool
 	frames        value
 	freed         int // 1 more than the step that freed it, 0 for one that is live at the end
 }

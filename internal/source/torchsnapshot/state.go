@@ -1,6 +1,7 @@
 package torchsnapshot
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 
@@ -78,6 +79,7 @@ func (d *device) unwind(r rules) before {
 		if b.freed > 0 {
 			b.size = p.settle(b)
 		}
+		b.pool = p.privatePool(b.address)
 		out.blocks = append(out.blocks, b)
 		return true
 	})
@@ -100,6 +102,7 @@ func (p *past) undo(i int) {
 		default:
 			s.block = b.size
 		}
+		s.pool = cmp.Or(s.pool, p.privatePool(s.address))
 		p.reveal(s.address)
 	case free:
 		s.block = p.rounded(s.size)
@@ -181,6 +184,14 @@ func (p *past) around(at uint64) (home *segment) {
 		return false
 	})
 	return home
+}
+
+// privatePool returns the private pool of the segment that an address lies in, as far as the file shows it.
+func (p *past) privatePool(at uint64) pool {
+	if home := p.around(at); home != nil {
+		return home.pool
+	}
+	return pool{}
 }
 
 // unmap takes a range out of expandable segments.

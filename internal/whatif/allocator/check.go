@@ -14,6 +14,7 @@ type Check struct {
 	Same     int // that came to lie where PyTorch placed them
 	Reserved int // requests after which as much was reserved as PyTorch held
 	Streams  int // that were told apart
+	Pools    int // private ones that tensors are of
 	// Of the others: PyTorch passed over a free block that would have served (Passed), used a
 	// block that these settings keep for other sizes (Kept), or memory that was not free (Taken).
 	Passed, Kept, Taken int
@@ -25,25 +26,22 @@ type Check struct {
 const maxRounds = 8
 
 // Check runs the requests under the settings of the run itself and compares where each
-// tensor comes to lie. In doing so it tells streams apart: PyTorch never serves one
-// stream from another one's segment. So where PyTorch passed over a free block that would
-// have served, that block's segment is of another stream than the one that it used. The
-// requests keep the streams that reproduce the run best.
+// tensor comes to lie. In doing so it tells streams apart, or private pools if it knows the
+// streams: PyTorch never serves one from another one's segment. So where PyTorch passed over
+// a free block that would have served, that block's segment is of another one than the
+// segment that it used. The requests keep those that reproduce the run best.
 func (r *Run) Check(own Settings) Check {
 	if own.Expandable {
 		own.Memory = r.memory(own.Memory)
 	}
-	best := Check{Same: -1}
-	var found []uint8
-	streams := map[uint64]uint8{}
+	best, found := Check{Same: -1}, map[uint64]uint8{}
+	numbers, last := found, false // the numbers of best are those of the last comparison
 	var pairs []pair
+	var c *comparison
 	for range maxRounds {
-		c := r.compare(own, streams)
-		if c.check.Same > best.Same {
-			best, found = c.check, found[:0]
-			for i := range r.Requests {
-				found = append(found, r.Requests[i].Stream)
-			}
+		c = r.compare(own, numbers)
+		if last = c.check.Same > best.Same; last {
+			best, found = c.check, numbers
 		}
 		known := len(pairs)
 		for _, p := range c.pairs {
@@ -51,14 +49,28 @@ func (r *Run) Check(own Settings) Check {
 				pairs = append(pairs, p)
 			}
 		}
-		if len(pairs) == known || r.Exact {
+		if len(pairs) == known {
 			break
 		}
-		streams = together(pairs, c.follow)
+		numbers = together(c.order, pairs, c.follow)
 	}
-	for i, s := range found {
-		r.Requests[i].Stream = s
-		best.Streams = max(best.Streams, int(s)+1)
+	if r.Exact && len(found) > 0 {
+		c = r.compare(own, c.pools(found))
+		if last = c.check.Same >= best.Same; last {
+			best = c.check
+		}
+	}
+	if !last {
+		r.compare(own, found)
+	}
+	var pools [256]bool
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		best.Streams = max(best.Streams, int(q.Stream)+1)
+		if q.Private > 0 && !pools[q.Private] {
+			pools[q.Private] = true
+			best.Pools++
+		}
 	}
 	return best
 }
@@ -100,13 +112,20 @@ type pair struct{ passed, used uint64 }
 // A succession is two segments that served one request after the other.
 type succession struct{ before, after uint64 }
 
+// An origin is a segment by name, with its stream and private pool.
+type origin struct {
+	name            uint64
+	stream, private uint8
+}
+
 // maxPairs bounds the pairs that one comparison finds.
 const maxPairs = 1 << 12
 
 // together gives segments that are of one stream the same number, as far as it can be told: those
 // of a pair have different ones, and of the others those have the same that served one request
-// after the other, most often first. A program seldom changes its stream between two requests.
-func together(pairs []pair, follow map[succession]int) map[uint64]uint8 {
+// after the other, most often first. A program seldom changes its stream between two requests. Those
+// that come first have the lowest numbers: no program begins with a private pool.
+func together(first []origin, pairs []pair, follow map[succession]int) map[uint64]uint8 {
 	if len(pairs) == 0 {
 		return nil
 	}
@@ -127,6 +146,9 @@ func together(pairs []pair, follow map[succession]int) map[uint64]uint8 {
 			apart[x] = map[uint64]bool{}
 			order = append(order, x)
 		}
+	}
+	for _, s := range first {
+		add(s.name)
 	}
 	for _, p := range pairs {
 		add(p.passed)
@@ -179,30 +201,69 @@ func together(pairs []pair, follow map[succession]int) map[uint64]uint8 {
 	return streams
 }
 
+// pools gives private pools of which no more is known the numbers of those that are known, if these
+// served requests before and after theirs on the same stream, most often first.
+func (c *comparison) pools(numbers map[uint64]uint8) map[uint64]uint8 {
+	type group struct{ stream, number uint8 }
+	of, known := map[uint64]group{}, map[uint64]uint8{}
+	for _, s := range c.order {
+		if n := numbers[s.name]; n > 0 && s.private == -n {
+			of[s.name] = group{s.stream, n}
+		} else {
+			known[s.name] = s.private
+		}
+	}
+	votes := map[group]*[256]int{}
+	for f, n := range c.follow {
+		for _, f := range []succession{f, {f.after, f.before}} {
+			if g, k := of[f.before], known[f.after]; g.number > 0 && k > 0 {
+				if votes[g] == nil {
+					votes[g] = new([256]int)
+				}
+				votes[g][k] += n
+			}
+		}
+	}
+	out := map[uint64]uint8{}
+	for name, g := range of {
+		out[name] = g.number
+		if v := votes[g]; v != nil {
+			out[name] = -uint8(slices.Index(v[:], slices.Max(v[:])))
+		}
+	}
+	return out
+}
+
 // A comparison runs requests beside what PyTorch did. Where the two differ it follows
 // PyTorch, so that one difference does not cause others.
 type comparison struct {
 	*Allocator
 	run      *Run
-	streams  map[uint64]uint8  // by the name of a segment
+	numbers  map[uint64]uint8  // of streams, or of private pools, by the name of a segment
 	begun    map[uint64]uint64 // how many segments began at an address
 	segments []*Segment        // by address
 	blocks   []*Block          // by tensor
 	pairs    []pair
 	follow   map[succession]int // how often two segments served one request after the other
-	last     uint64             // the segment of the request before
+	order    []origin           // segments by age, if numbers are of private pools
+	last     [256]uint64        // the segment of the request before, by stream if it is known
 	check    Check
 }
 
-// compare runs the requests under settings, with the streams of segments as far as they
-// are known.
-func (r *Run) compare(own Settings, streams map[uint64]uint8) *comparison {
-	c := &comparison{Allocator: New(own), run: r, streams: streams, blocks: make([]*Block, len(r.Addresses)), follow: map[succession]int{}, begun: map[uint64]uint64{}}
+// compare runs the requests under settings, with the numbers of streams, or of private pools, that
+// segments are of.
+func (r *Run) compare(own Settings, numbers map[uint64]uint8) *comparison {
+	c := &comparison{Allocator: New(own), run: r, numbers: numbers, blocks: make([]*Block, len(r.Addresses)), follow: map[succession]int{}, begun: map[uint64]uint64{}}
 	c.check = Check{Result: Result{Failed: -1}, First: -1}
 	if len(r.Spare) != len(r.Addresses) {
 		r.Spare = make([]uint16, len(r.Addresses))
 	}
-	for _, s := range c.hold(r.Held, c.blocks) {
+	r.held = slices.Clone(r.Held)
+	for i := range r.held {
+		h := &r.held[i]
+		h.Stream, h.Private = c.of(h.Address, h.Stream, h.Private)
+	}
+	for _, s := range c.hold(r.held, c.blocks) {
 		c.insertSegment(s)
 	}
 	for i := range r.Requests {
@@ -274,12 +335,13 @@ func (c *comparison) mayGrow(q *Request, bytes uint64) bool {
 func (c *comparison) make(q *Request) bool {
 	size, at := c.round(uint64(q.Units)*unit), c.run.Addresses[q.Tensor]
 	home := c.segment(at)
-	q.Stream, q.Private = c.streams[c.name(at)], c.run.pool(q.Tensor)
-	if home != nil {
-		q.Stream, q.Private = c.streams[home.name], home.first.pool.key.private
-	}
+	stream := uint8(0)
 	if c.run.Exact {
-		q.Stream = c.run.Streams[q.Tensor]
+		stream = c.run.Streams[q.Tensor]
+	}
+	q.Stream, q.Private = c.of(c.name(at), stream, c.run.pool(q.Tensor))
+	if home != nil {
+		q.Stream, q.Private = c.of(home.name, stream, home.first.pool.key.private)
 	}
 	p := c.pool(poolKey{q.Private, q.Stream, size <= smallRequest})
 	b := c.find(p, size)
@@ -336,6 +398,18 @@ func (c *comparison) make(q *Request) bool {
 	return false
 }
 
+// of returns the stream and the private pool of a segment by its name, and what is known of them.
+// Private pools of which no more is known have numbers from the highest one down.
+func (c *comparison) of(segment uint64, stream, private uint8) (uint8, uint8) {
+	switch n := c.numbers[segment]; {
+	case !c.run.Exact:
+		return n, private
+	case private == 0:
+		return stream, -n
+	}
+	return stream, private
+}
+
 // take makes a block of new memory at an address.
 func (c *comparison) take(p *pool, size, at uint64) *Block {
 	c.place = at
@@ -359,6 +433,9 @@ func (c *comparison) insertSegment(s *Segment) {
 	}
 	s.name = c.name(s.Address)
 	c.begun[s.Address]++
+	if k := s.first.pool.key; c.run.Exact {
+		c.order = append(c.order, origin{s.name, k.stream, k.private})
+	}
 }
 
 // name tells the next segment at an address from those that were there before, in the bits that are
@@ -374,11 +451,14 @@ func (c *comparison) use(q *Request, b *Block, size uint64) {
 	b.free = false
 	c.Allocated += b.Size
 	c.blocks[q.Tensor] = b
-	at := b.segment.name
-	if c.last != at && c.last != 0 {
-		c.follow[succession{c.last, at}]++
+	at, last := b.segment.name, &c.last[0]
+	if c.run.Exact {
+		last = &c.last[q.Stream]
 	}
-	c.last = at
+	if *last != at && *last != 0 {
+		c.follow[succession{*last, at}]++
+	}
+	*last = at
 }
 
 // spare returns by how many units a block that was not cut may exceed the request: a smaller one

@@ -47,8 +47,10 @@ type Run struct {
 	Requests []Request
 	// Held is what was there before the first request.
 	Held []Held
+	held []Held // with the streams and private pools that Check found
 	// Exact: Request.Units is what the program asked for, and Streams has the stream of each tensor, by
-	// number. Otherwise Units is the size of the block, and Run.Check finds the streams.
+	// number, but some private pools may be missing. Otherwise Units is the size of the block. Run.Check finds
+	// the rest.
 	Exact   bool
 	Streams []uint8
 	// Addresses are where PyTorch placed each tensor, by number.
@@ -117,7 +119,11 @@ func (r *Run) Play(s Settings, emptied int) Result {
 func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved uint64)) Result {
 	a := New(s)
 	blocks := make([]*Block, len(r.Addresses))
-	a.hold(r.Held, blocks)
+	held := r.held
+	if held == nil {
+		held = r.Held
+	}
+	a.hold(held, blocks)
 	out := Result{Failed: -1}
 	for i := range r.Requests {
 		q := &r.Requests[i]
