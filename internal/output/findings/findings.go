@@ -291,6 +291,7 @@ type look struct {
 	commands  map[int]string  // of processes
 	heaps     []snapshot.Heap // those that were not refused
 	settings  []Setting
+	read      []read // what reads returns, nil until it is asked for
 	tensors   bool
 	pytorch   bool
 }

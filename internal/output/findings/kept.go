@@ -112,7 +112,10 @@ type read struct {
 
 // reads returns the readings of heaps at the end and before the peak, with the tensors that are still held
 // there: those that were made before a reading were there when it was made.
-func (l *look) reads() (out []read) {
+func (l *look) reads() []read {
+	if l.read != nil {
+		return l.read
+	}
 	for _, s := range []*snapshot.Snapshot{l.end, l.peak} {
 		for _, h := range s.Heaps {
 			if h.Reading.Refused != "" {
@@ -125,10 +128,13 @@ func (l *look) reads() (out []read) {
 					r.made[a.Address] = a
 				}
 			}
-			out = append(out, r)
+			l.read = append(l.read, r)
+		}
+		if l.end == l.peak {
+			break
 		}
 	}
-	return out
+	return l.read
 }
 
 // oldGraphs: what autograd's graphs saved was made before the training step that was the last one to
@@ -164,25 +170,35 @@ func gathered(l *look) (out []Finding) {
 	const many, latest = 16, 8
 	found := map[int]bool{}
 	for _, r := range l.reads() {
-		newest := slices.SortedFunc(maps.Values(r.made), func(a, b *snapshot.Allocation) int { return b.Time.Compare(a.Time) })
-		newest = newest[:min(len(newest), latest)]
-		freed := freedBy(r.of, r.PID)
+		var freed map[**snapshot.Location]int64
 		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool {
 			return s.Role == holder.NoRole && strings.HasSuffix(holder.Alike(s.Name()), "[*]") && r.made[s.Address] != nil
 		}) {
 			if found[r.PID] || k.storages < many || !matters(k.bytes, onGPU(r.Reading)) || k.bytes < onGPU(r.Reading)/100*leastOfPeak {
 				continue
 			}
+			if freed == nil {
+				freed = freedBy(r.of, r.PID)
+			}
 			var samples []*snapshot.Sample
-			results, last := true, false
+			var last time.Time
+			results := true
 			for _, s := range k.all {
 				a := r.made[s.Address]
 				of := &r.of.Samples[a.Sample]
 				results = results && result(of) && freed[&of.Stack[0]] == 0
-				last = last || slices.Contains(newest, a)
+				if a.Time.After(last) {
+					last = a.Time
+				}
 				samples = append(samples, of)
 			}
-			if results && last {
+			newer := 0
+			for _, a := range r.made {
+				if a.Time.After(last) {
+					newer++
+				}
+			}
+			if results && newer < latest {
 				found[r.PID] = true
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` gathers results on the GPU: %s (%s)%s. None of them was freed.", k.path, bytefmt.Counted(k.storages, "tensor"), bytefmt.Format(k.bytes), madeAt(l.lines(samples)[0].name)),
