@@ -81,7 +81,7 @@ func (q question) answer(path string) (*answer, error) {
 
 // notInSnapshot are the groupings for which a snapshot of PyTorch has nothing, and what it does not say.
 var notInSnapshot = map[string]string{
-	"user": "whose process it is of", "job": "whose process it is of", "service": "whose process it is of",
+	"user": "whose process it is of", "rank": "which rank it is of", "job": "whose process it is of", "service": "whose process it is of",
 	"pod": "whose process it is of", "container": "whose process it is of", "namespace": "whose process it is of",
 	"command": "with which command its process was started", "pid": "the number of its process",
 	"cause": "for which calls the driver took memory", "holder": "which objects hold memory", "module_path": "which objects hold memory",

@@ -180,7 +180,7 @@ func (p *Status) filter(text string, whose map[int]bool) {
 		pids[x.Sample.PID], owners[x.Sample.Owner] = true, true
 	}
 	p.Processes = slices.DeleteFunc(p.Processes, func(x Process) bool {
-		return !whose[x.PID] && !contains(x.Name, text) && !contains(strconv.Itoa(x.PID), text) && !pids[x.PID]
+		return !whose[x.PID] && !contains(x.Name, text) && !contains(p.Ranks[x.PID], text) && !contains(strconv.Itoa(x.PID), text) && !pids[x.PID]
 	})
 	p.Owners = slices.DeleteFunc(p.Owners, func(o Owner) bool {
 		return !contains(o.Name, text) && !owners[o.Name]

@@ -18,6 +18,7 @@ type Status struct {
 
 	GPUs      []GPU
 	Processes []Process
+	Ranks     map[int]string // what those that are ranks are called, by PID
 	Uses      []Use
 	Owners    []Owner
 	Stacks    []*Stack // in no order

@@ -66,7 +66,7 @@ func (t *Tracker) Forget() {
 func (t *Tracker) Add(l *Snapshot) *Status {
 	s := l.Snapshot
 	at := s.Meta.Start.Add(s.Meta.Duration)
-	p := &Status{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: t.withFindings(s, at), Windowed: s.Windowed, Cost: l.Cost, Ended: l.Ended}
+	p := &Status{Meta: s.Meta, Ranks: s.Ranks(), Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: t.withFindings(s, at), Windowed: s.Windowed, Cost: l.Cost, Ended: l.Ended}
 	if t.last != nil {
 		before := t.last.Meta
 		p.Interval = at.Sub(before.Start.Add(before.Duration))

@@ -102,6 +102,12 @@ func TestTenants(t *testing.T) {
 		d.resize(width, 24)
 		snapshottest.Golden(t, fmt.Sprintf("tenants.%d.txt", width), []byte(d.shows()))
 	}
+	s := snapshottest.Tenants()
+	s.Processes[1].Rank, s.Processes[1].WorldSize = "3", "4"
+	ranks := drive(t, &made{looks: []*live.Snapshot{{Snapshot: s}}}, Options{Interval: time.Second})
+	ranks.has("rank 3 of 4")
+	ranks.press("enter")
+	ranks.has("process rank 3 of 4 (11)")
 	d.press("/ 4 7 1 1 enter")
 	d.has("job 4711")
 	d.hasNot("serve-0")

@@ -53,7 +53,7 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 		one := *m
 		a := &p.Accounts[i]
 		one.shown = &live.Status{Accounts: p.Accounts[i : i+1]} // the table of lines has no more
-		write(fmt.Sprintf("%s (%d) on GPU %s", a.Process, a.PID, a.GPU), one.lineTable(), -1)
+		write(fmt.Sprintf("%s (%d) on GPU %s", m.called(a.PID, a.Process), a.PID, a.GPU), one.lineTable(), -1)
 	}
 	write("Owners", m.ownerTable(), n)
 	write("Stacks that hold most", m.stackTable(), n)

@@ -139,6 +139,11 @@ func bar(g *live.GPU, w int) string {
 // commandsFrom is the width from which on processes have their command line.
 const commandsFrom = 100
 
+// called returns what a process is called: a rank, or its name.
+func (m *Model) called(pid int, name string) string {
+	return render.Plain(cmp.Or(m.status.Ranks[pid], name))
+}
+
 func (m *Model) processTable() *table {
 	ps := m.shown.Processes
 	columns := []column{
@@ -162,7 +167,7 @@ func (m *Model) processTable() *table {
 		{title: "WORKLOAD", by: -1, rank: 5, cell: func(i int) cell { return word(render.Shorten(render.Plain(ps[i].Home()), 30)) }},
 		{title: "PROCESS", by: live.ByName, rank: 15, cell: func(i int) cell {
 			x := &ps[i]
-			name := render.Plain(x.Name)
+			name := m.called(x.PID, x.Name)
 			switch {
 			case x.Exited:
 				name += " (exited)"
@@ -305,8 +310,8 @@ func (m *Model) allocationTable() *table {
 }
 
 // named returns the labels of a stack in words.
-func named(x *live.Stack) string {
-	parts := []string{"process " + render.Plain(x.Sample.Process) + " (" + pidText(x.Sample.PID) + ")"}
+func (m *Model) named(x *live.Stack) string {
+	parts := []string{"process " + m.called(x.Sample.PID, x.Sample.Process) + " (" + pidText(x.Sample.PID) + ")"}
 	add := func(name, value string) {
 		if value != "" {
 			parts = append(parts, name+" "+render.Plain(value))

@@ -163,7 +163,7 @@ func (m *Model) trail() string {
 		if m.status != nil {
 			for i := range m.status.Processes {
 				if x := &m.status.Processes[i]; x.PID == *h.PID {
-					name = render.Plain(x.Name) + " "
+					name = m.called(x.PID, x.Name) + " "
 				}
 			}
 		}
@@ -382,7 +382,7 @@ func (m *Model) drawStack(s *screen, room int) {
 	if p := m.status; p.Window > 0 {
 		figures += fmt.Sprintf(" · %s in %s · allocates %s/s", bytefmt.Signed(x.Grown), short(p.Window), bytefmt.Format(int64(x.Rate)))
 	}
-	s.add(render.Wrap(named(x), m.width, 0)...)
+	s.add(render.Wrap(m.named(x), m.width, 0)...)
 	s.add(render.Wrap(figures, m.width, 0)...)
 	if holder := x.Holder(); holder != "" {
 		s.add(render.Wrap("held by "+render.Plain(holder), m.width, 0)...)

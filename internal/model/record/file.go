@@ -37,7 +37,8 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 13
+	fileVersion    = 14
+	oldestVersion  = 13 // that is read
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"
@@ -131,8 +132,8 @@ func parseHeader(b []byte) (layout, error) {
 		return layout{}, fmt.Errorf("%w but %s: give a file that --record wrote, or a memory snapshot of PyTorch", ErrNotRecording, userfile.Sort(b))
 	}
 	if len(b) >= 12 {
-		if v := binary.LittleEndian.Uint32(b[8:]); v != fileVersion {
-			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d)", ErrVersion, v, fileVersion)
+		if v := binary.LittleEndian.Uint32(b[8:]); v < oldestVersion || v > fileVersion {
+			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d to %d)", ErrVersion, v, oldestVersion, fileVersion)
 		}
 	}
 	if len(b) < fileHeaderSize {

@@ -28,8 +28,8 @@ func TestGolden(t *testing.T) {
 	want = append(want, tensorEvents()...)
 	want = append(want, tensorWindow()...)
 	data := encoded(t, 16<<10, want...)
-	snapshottest.Golden(t, "version13.rec", data)
-	if fileVersion != 13 {
+	snapshottest.Golden(t, "version14.rec", data)
+	if fileVersion != 14 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {

@@ -336,7 +336,7 @@ func (m *maker) record() Record {
 	case 6:
 		r := &Process{Process: m.process(), Target: m.some(), Name: m.text(), FromStart: m.some(), Program: m.mapping()}
 		if r.FromStart {
-			r.User = UserOf(r.Process.PID)
+			r.User, r.Parent, r.ParentEnd = UserOf(r.Process.PID), r.Process.PID, r.Process.Start
 			for i, field := range r.Who.Fields() {
 				*field = r.Name[min(i, len(r.Name)):]
 			}

@@ -143,6 +143,10 @@ type Process struct {
 	Program   *snapshot.Mapping // the file that it runs
 	User      User              // that it runs as
 	Who       snapshot.Who      // who it belongs to
+	Parent    uint32            // PID of its parent
+	// ParentEnd is when its parent ended while it held memory on GPUs, in nanoseconds of
+	// CLOCK_MONOTONIC.
+	ParentEnd uint64
 }
 
 // A User is one user of the machine, the zero User none that is known.

@@ -23,7 +23,7 @@ var types = [...]recordType{
 	2:  of(visitTrace),
 	3:  of(visitStack),
 	4:  of(visitName),
-	5:  of(visitProcess),
+	5:  of(visitOldProcess),
 	6:  of(visitReading),
 	7:  of(visitLoss),
 	8:  of(func(c *Fields, r *Note) { c.Text(&r.Text) }),
@@ -36,9 +36,11 @@ var types = [...]recordType{
 	15: of(visitHeap),
 	16: of(visitBlocks),
 	17: of(func(c *Fields, r *Allocator) { c.Process(&r.Process); c.Text(&r.Settings) }),
+	18: of(visitProcess), // since version 14
 }
 
-// entries has the numbers of entries by the types of records.
+// entries has the numbers of entries by the types of records. Of two with one type the later one is
+// written.
 var entries = func() map[reflect.Type]uint64 {
 	all := map[reflect.Type]uint64{}
 	for i, t := range types {
@@ -48,6 +50,9 @@ var entries = func() map[reflect.Type]uint64 {
 	}
 	return all
 }()
+
+// oldFields is how many fields a snapshot.Who has in version 13.
+const oldFields = 9
 
 // A recordType is one type of record.
 type recordType struct {
@@ -136,14 +141,22 @@ func visitName(c *Fields, r *Name) {
 	}
 }
 
-func visitProcess(c *Fields, r *Process) {
+// visitOldProcess visits what version 13 has of a process.
+func visitOldProcess(c *Fields, r *Process) {
 	c.Process(&r.Process)
 	c.Bool(&r.Target)
 	c.Text(&r.Name)
 	c.Bool(&r.FromStart)
 	c.mapping(&r.Program)
 	UpTo(c, &r.User, 1<<32)
-	c.Text(r.Who.Fields()...)
+	c.Text(r.Who.Fields()[:oldFields]...)
+}
+
+func visitProcess(c *Fields, r *Process) {
+	visitOldProcess(c, r)
+	c.Text(r.Who.Fields()[oldFields:]...)
+	UpTo(c, &r.Parent, math.MaxUint32)
+	c.Uint(&r.ParentEnd)
 }
 
 func visitReading(c *Fields, r *Reading) {

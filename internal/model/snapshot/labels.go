@@ -79,6 +79,9 @@ var AllLabels = [...]Label{
 	{Name: "container", PerRun: true, who: func(w *Who) *string { return &w.Container }, instead: (*Who).ContainerName},
 	{Name: "service", PerRun: true, who: func(w *Who) *string { return &w.Service }},
 	{Name: "job", PerRun: true, who: func(w *Who) *string { return &w.Job }},
+	{Name: "rank", Column: 10, PerRun: true, who: func(w *Who) *string { return &w.Rank }},
+	{Name: "local_rank", Column: 11, PerRun: true, who: func(w *Who) *string { return &w.LocalRank }},
+	{Name: "world_size", Column: 12, PerRun: true, who: func(w *Who) *string { return &w.WorldSize }},
 }
 
 // OfProcess reports whether the label is the same for all memory of a process: the process

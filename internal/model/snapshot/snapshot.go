@@ -163,6 +163,9 @@ type Process struct {
 	Name   string `json:"name"` // comm
 	Exited bool   `json:"exited"`
 	Who
+	Parent int `json:"parent_pid,omitempty"`
+	// ParentEnded is when the parent ended while this process held memory on GPUs.
+	ParentEnded time.Time `json:"parent_ended,omitzero"`
 	// Inuse, Peak and Allocated are bytes of owned device memory: of allocations that were
 	// traced, without what the driver uses itself.
 	Inuse     int64 `json:"inuse_bytes"`

@@ -4,8 +4,8 @@ import "cmp"
 
 // A Who says who a process belongs to, and how it was started. What is not known is "".
 //
-// Command is what the process says of itself, and so are Service, and a Job that no control
-// group names. Whoever may make control groups makes up a Service too.
+// Command is what the process says of itself, and so are Service, the ranks, and a Job that no
+// control group names. Whoever may make control groups makes up a Service too.
 type Who struct {
 	User        string `json:"user,omitempty"`         // that it runs as: a name, or a number without one
 	Command     string `json:"command,omitempty"`      // its arguments with spaces between, of a long line the beginning
@@ -16,11 +16,14 @@ type Who struct {
 	ContainerID string `json:"container_id,omitempty"` // 64 hexadecimal digits
 	Service     string `json:"service,omitempty"`      // OTEL_SERVICE_NAME, or systemd's unit
 	Job         string `json:"job,omitempty"`          // Slurm's number
+	Rank        string `json:"rank,omitempty"`         // among the WorldSize processes of a distributed program
+	LocalRank   string `json:"local_rank,omitempty"`   // among those on this machine
+	WorldSize   string `json:"world_size,omitempty"`
 }
 
 // Fields returns every field, in an order that does not change.
 func (w *Who) Fields() []*string {
-	return []*string{&w.User, &w.Command, &w.Namespace, &w.Pod, &w.PodUID, &w.Container, &w.ContainerID, &w.Service, &w.Job}
+	return []*string{&w.User, &w.Command, &w.Namespace, &w.Pod, &w.PodUID, &w.Container, &w.ContainerID, &w.Service, &w.Job, &w.Rank, &w.LocalRank, &w.WorldSize}
 }
 
 // maxField bounds a field of a Who, in bytes: a source's are shorter, and a file may have
@@ -44,6 +47,14 @@ func (w *Who) PodName() string { return cmp.Or(w.Pod, w.PodUID) }
 // docker ps has it.
 func (w *Who) ContainerName() string {
 	return cmp.Or(w.Container, w.ContainerID[:min(len(w.ContainerID), 12)])
+}
+
+// RankName says which rank a process is, such as "rank 1 of 8", "" if it is none of several.
+func (w *Who) RankName() string {
+	if w.Rank == "" || w.WorldSize == "" || w.WorldSize == "1" {
+		return ""
+	}
+	return "rank " + w.Rank + " of " + w.WorldSize
 }
 
 // Home names the pod, the container, the job or the service that a process belongs to, the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
@@ -179,8 +180,14 @@ func (c *collector) processes() (out []snapshot.Process, ids []processEnd) {
 	add := func(id event.Process, p snapshot.Process) {
 		added[id] = true
 		p.PID, p.Name = int(id.PID), s.Name(id)
-		if who := s.processes.who(id); who != nil {
-			p.Who = *who
+		if x := s.processes.known[id]; x != nil {
+			p.Parent = int(x.parent.PID)
+			if x.parentEnd != 0 {
+				p.ParentEnded = s.trace.Boot.Add(time.Duration(x.parentEnd))
+			}
+			if x.who != nil {
+				p.Who = *x.who
+			}
 		}
 		out, ids = append(out, p), append(ids, processEnd{id, s.processes.endOf(id)})
 	}

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -14,8 +16,11 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
 	s.windows.Keyframe(s.now.Time, func(r *record.Tensors) { yield(r) })
-	for id, x := range s.processes.known {
-		r := &record.Process{Process: id, Target: true, Name: x.name, FromStart: x.fromStart, Program: x.program, User: x.user}
+	byStart := func(a, b event.Process) int { return cmp.Compare(a.Start, b.Start) }
+	for _, id := range slices.SortedFunc(maps.Keys(s.processes.known), byStart) { // parents before their children
+		x := s.processes.known[id]
+		r := &record.Process{Process: id, Target: true, Name: x.name, FromStart: x.fromStart, Program: x.program, User: x.user,
+			Parent: x.parent.PID, ParentEnd: x.parentEnd}
 		if x.who != nil {
 			r.Who = *x.who
 		}

@@ -32,5 +32,6 @@ func (p *processes) learnFrom(later *processes) {
 			}
 		}
 		x.learn(who)
+		x.parent = cmp.Or(x.parent, known.parent)
 	}
 }

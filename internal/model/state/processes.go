@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -51,6 +52,13 @@ type process struct {
 	// who it belongs to, nil where nothing is known. What it points to does not change:
 	// processes and views share it.
 	who *snapshot.Who
+	// parent is its parent, with Start 0 if that is not known here. children are those that have it as
+	// their parent; some of them may have ended.
+	parent   event.Process
+	children []event.Process
+	// parentEnd is when the parent ended while this process held memory on GPUs, as
+	// record.Process.ParentEnd.
+	parentEnd uint64
 }
 
 func newProcesses() *processes {
@@ -76,6 +84,10 @@ func (p *processes) learn(r *record.Process, at uint64) {
 	if r.User != 0 {
 		x.user = r.User
 	}
+	if r.Parent != 0 && x.parent.PID == 0 {
+		p.adopt(r.Process, x, cmp.Or(p.current[r.Parent], event.Process{PID: r.Parent}))
+	}
+	x.parentEnd = max(x.parentEnd, r.ParentEnd)
 	who := r.Who
 	if uid, known := r.User.ID(); known && who.User == "" && (x.who == nil || x.who.User == "") {
 		who.User = "root"
@@ -84,6 +96,19 @@ func (p *processes) learn(r *record.Process, at uint64) {
 		}
 	}
 	x.learn(who)
+}
+
+// adopt says which parent a process has.
+func (p *processes) adopt(id event.Process, x *process, parent event.Process) {
+	x.parent = parent
+	y := p.known[parent]
+	if y == nil || parent == id {
+		return
+	}
+	if len(y.children) == cap(y.children) { // it may have many, one after the other
+		y.children = slices.DeleteFunc(y.children, func(id event.Process) bool { return !p.IsAlive(id) })
+	}
+	y.children = append(y.children, id)
 }
 
 // learn says who a process belongs to, as far as that is known.
@@ -154,6 +179,7 @@ func (p *processes) apply(e *event.Event) (ended []event.Process) {
 		}
 		child := p.add(e.Child, e.Time)
 		child.name, child.fromStart, child.tenant = e.Name, true, e.Tenant
+		p.adopt(e.Child, child, e.Proc)
 		if parent := p.known[e.Proc]; parent != nil {
 			child.program, child.user, child.who = parent.program, parent.user, parent.who
 		}
@@ -164,7 +190,7 @@ func (p *processes) apply(e *event.Event) (ended []event.Process) {
 			x.name, x.program = e.Name, nil
 			if x.who != nil {
 				who := *x.who
-				who.Command = ""
+				who.Command, who.Rank, who.LocalRank, who.WorldSize = "", "", "", ""
 				x.who = &who
 			}
 		}
@@ -282,6 +308,18 @@ func WhoOf(s *State, id event.Process) snapshot.Who {
 	return snapshot.Who{}
 }
 
+// RankName returns what a process that is a rank is called, as Snapshot.Ranks does, "" for others.
+func (s *State) RankName(id event.Process) string {
+	x := s.processes.known[id]
+	if x == nil || x.who == nil {
+		return ""
+	}
+	if parent := s.processes.who(x.parent); parent != nil && parent.Rank == x.who.Rank && s.peaks.byProcess[x.parent] != nil {
+		return ""
+	}
+	return x.who.RankName()
+}
+
 // endOf returns when a process ended, in nanoseconds of CLOCK_MONOTONIC, 0 if it has not.
 func (p *processes) endOf(id event.Process) uint64 {
 	if x := p.known[id]; x != nil {
@@ -294,6 +332,14 @@ func (p *processes) endOf(id event.Process) uint64 {
 func (p *processes) IsAlive(id event.Process) bool {
 	x := p.known[id]
 	return x != nil && x.end == 0
+}
+
+// children returns the children of a process, as far as they are known. Some may have ended.
+func (p *processes) children(id event.Process) []event.Process {
+	if x := p.known[id]; x != nil {
+		return x.children
+	}
+	return nil
 }
 
 // Current returns the process that lives and has a PID, the zero Process for none.

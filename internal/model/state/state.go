@@ -351,6 +351,11 @@ func (s *State) endProcess(id event.Process, e *event.Event) {
 		s.tensors.Release(id)
 	}
 	s.windows.Exit(id, e.Time)
+	for _, child := range s.processes.children(id) {
+		if s.Held(child).Total > 0 {
+			s.processes.known[child].parentEnd = max(e.Time, 1)
+		}
+	}
 	s.forget(s.processes.end(id, e.Time, s.ledger.Active(id) || s.physical.Rows.Active(id)))
 }
 

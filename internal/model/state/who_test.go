@@ -2,6 +2,7 @@ package state
 
 import (
 	"testing"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -60,5 +61,48 @@ func TestWhoInASnapshot(t *testing.T) {
 		if who := snap.Samples[0].Who; who == nil || who.User != "ada" || who.Command != "python3 train.py" || *who != snap.Processes[0].Who {
 			t.Errorf("%s: %+v, %+v", name, who, snap.Processes[0].Who)
 		}
+	}
+}
+
+// A process has a parent, and tells when that ended before it, if it holds memory. What a recording
+// begins with says so too.
+func TestParents(t *testing.T) {
+	s, start := New(), time.Unix(1_700_000_000, 0)
+	s.Apply(&record.Trace{Start: start, Boot: start})
+	parent, child, idle := event.Process{PID: 10, Start: 1}, event.Process{PID: 11, Start: 2}, event.Process{PID: 12, Start: 3}
+	s.Apply(&record.Process{Process: parent, Target: true, Name: "server"})
+	for _, id := range []event.Process{child, idle} {
+		s.Apply(&event.Event{Op: event.OpFork, Time: 10, Proc: parent, Child: id, Name: "engine"})
+	}
+	s.Apply(&record.Process{Process: child, Parent: 1}) // read too late
+	s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Time: 20, Proc: child, Addr: 1 << 20, Size: 4096})
+	middle := New()
+	s.Keyframe(func(r record.Record) { middle.Apply(r) })
+	for _, s := range []*State{s, middle} {
+		s.Apply(&event.Event{Op: event.OpExit, Time: 30, Proc: parent})
+		end := New()
+		s.Keyframe(func(r record.Record) { end.Apply(r) })
+		for _, s := range []*State{s, end} {
+			for _, p := range s.View(Want{}).Snapshot().Processes {
+				if ended := start.Add(30); p.PID == 11 && (p.Parent != 10 || !p.ParentEnded.Equal(ended)) || p.PID == 12 && (p.Parent != 10 || !p.ParentEnded.IsZero()) {
+					t.Errorf("%+v", p)
+				}
+			}
+		}
+	}
+}
+
+// Of a process that starts one child after the other not all are remembered.
+func TestManyChildren(t *testing.T) {
+	p := newProcesses()
+	parent := event.Process{PID: 1, Start: 1}
+	p.learn(&record.Process{Process: parent, Target: true}, 0)
+	for i := range uint32(10_000) {
+		child := event.Process{PID: 2 + i, Start: 2}
+		p.apply(&event.Event{Op: event.OpFork, Time: 1, Proc: parent, Child: child})
+		p.end(child, 2, false)
+	}
+	if n := cap(p.children(parent)); n > 8 {
+		t.Errorf("room for %d children, and none lives", n)
 	}
 }

@@ -27,7 +27,7 @@ func absent(column string, s *snapshot.Sample) string {
 		return "[on no GPU]"
 	case "process", "pid", "owner", "user", "command":
 		return "[unknown]"
-	case "namespace", "pod", "container", "service", "job":
+	case "namespace", "pod", "container", "service", "job", "rank":
 		return "[no " + column + "]"
 	case "api":
 		return "[no call]"
@@ -101,7 +101,7 @@ var ofTensors = []string{"operator", "module", "module_path", "category", "categ
 
 // lacking says how to get what a page by names would show, if it was not recorded.
 func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *snapshot.Meta) {
-	for _, name := range []string{"user", "command", "job", "service", "pod", "container", "namespace"} {
+	for _, name := range []string{"user", "command", "job", "rank", "service", "pod", "container", "namespace"} {
 		l := label(name)
 		switch {
 		case !slices.Contains(names, name), slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }):
@@ -112,7 +112,7 @@ func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *s
 			}
 			page.Line("This file has no %s. A profile of one process has none, and neither has a recording by an earlier gpumemtrace.%s", name, instead)
 		default:
-			page.Line("No process here belongs to a %s, as far as the trace could tell. --by user, --by command and --by process show what there is.", name)
+			page.Line("No process here has a %s, as far as the trace could tell. --by user, --by command and --by process show what there is.", name)
 		}
 	}
 	if !slices.ContainsFunc(names, func(n string) bool { return slices.Contains(ofTensors, n) }) {

@@ -2,11 +2,13 @@ package export
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // A place is a line of a program that holds a tensor.
@@ -155,6 +157,40 @@ func TestRanksOnMoreGPUs(t *testing.T) {
 	} {
 		if got := onMoreGPUs(ranks); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// Pages call processes by their ranks. Rows for programs have the name of the process.
+func TestRankNames(t *testing.T) {
+	s := snapshottest.TwoProcesses()
+	for i, rank := range []string{"1", "0"} {
+		who := snapshot.Who{Rank: rank, WorldSize: "2"}
+		s.Samples[i].Who, s.Processes[i].Who = &who, who
+	}
+	ranks := Split(s)
+	if len(ranks) != 2 || ranks[0].Name != "rank 0 (11)" || ranks[1].Name != "rank 1 (10)" {
+		t.Errorf("%+v", ranks)
+	}
+	by, _ := ParseBy("rank")
+	process, _ := ParseBy("process")
+	for name, x := range map[string]struct {
+		write func(io.Writer) error
+		want  []string
+	}{
+		"table":  {func(w io.Writer) error { return Table(w, s, Options{}) }, []string{"rank 1 of 2", "rank 0 of 2 (exited)"}},
+		"report": {func(w io.Writer) error { return Report(w, s, Options{}) }, []string{"rank 1 of 2   10", "rank 0 of 2   11"}},
+		"by":     {func(w io.Writer) error { return Report(w, s, Options{By: by}) }, []string{"1     10", "0     11"}},
+		"rows":   {func(w io.Writer) error { return ReportRows(s, Options{By: process}).CSV(w) }, []string{"serve,10,"}},
+	} {
+		var b strings.Builder
+		if err := x.write(&b); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range x.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, b.String())
+			}
 		}
 	}
 }

@@ -35,7 +35,7 @@ type column struct {
 
 // with names the columns that are shown beside others: the call that made the driver use
 // memory, what tells processes apart, and pods of one name.
-var with = map[string][]string{"cause": {"api"}, "process": {"pid", "user", "command"}, "pod": {"namespace"}, "container": {"pod"}, "job": {"service"}}
+var with = map[string][]string{"cause": {"api"}, "process": {"pid", "user", "command"}, "pod": {"namespace"}, "container": {"pod"}, "job": {"service"}, "rank": {"pid"}}
 
 // allColumns returns each column once, causes first.
 func allColumns() By {
@@ -94,7 +94,6 @@ func ParseBy(names ...string) (By, error) {
 var elsewhereSaid = map[string]string{
 	"shape": "a recording has no shapes of tensors. Of a running process, sudo gpumemtrace holders -p PID --by shape shows them",
 	"layer": "the layers of a model are its modules. Trace with --tensors --holders 10s --record RUN, then give --by module_path; without --holders, --by module shows their classes",
-	"rank":  "a recording does not know ranks. gpumemtrace diff --ranks RUN compares its processes; while the job runs, sudo grep -az ^RANK= /proc/PID/environ says which rank PID is",
 }
 
 // nearest suggests a grouping that begins like a name that none has, "" for none.

@@ -40,6 +40,7 @@ type Side struct {
 // files, lines and labels are; addresses and labels that are PerRun or Guessed do not count.
 // The snapshots of different runs are aligned first (Align).
 func Diff(w io.Writer, a, b Side, o Options) error {
+	a.Snapshot, b.Snapshot = a.ByRank(), b.ByRank()
 	align(&a, &b)
 	page := render.NewPage(w, o.Width, o.Color)
 	for _, text := range sidesOf(a, b) {

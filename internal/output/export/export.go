@@ -36,6 +36,22 @@ type Options struct {
 	Color    bool
 }
 
+// byRank returns o with processes named as Snapshot.ByRank does.
+func (o Options) byRank() Options {
+	if o.Before != nil {
+		o.Before = o.Before.ByRank()
+	}
+	if o.Moment != nil && o.Moment.End != nil {
+		m := *o.Moment
+		m.End = m.End.ByRank()
+		o.Moment = &m
+	}
+	if o.Failures.Last != nil {
+		o.Failures.Last = o.Failures.Last.ByRank()
+	}
+	return o
+}
+
 // Failures are the requests of a recording that failed for want of memory.
 type Failures struct {
 	All, Recovered int

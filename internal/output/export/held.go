@@ -17,6 +17,7 @@ import (
 // first. The rows add up to the process's account. It writes nothing if no process holds anything.
 func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	const usual = 15
+	s = s.ByRank()
 	page := render.NewPage(w, o.Width, o.Color)
 	for i := range s.Accounts {
 		a := &s.Accounts[i]

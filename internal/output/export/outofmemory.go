@@ -30,7 +30,7 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 func OutOfMemories(w io.Writer, file string, all []*snapshot.OutOfMemory) error {
 	page := render.NewPage(w, 140, false)
 	for _, o := range all {
-		outOfMemory(page, o)
+		outOfMemory(page, o.ByRank())
 	}
 	latest := slices.MaxFunc(all, func(a, b *snapshot.OutOfMemory) int { return a.Time.Compare(b.Time) })
 	page.Losses(loss.Telling(latest.Snapshot.Loss), nil)
@@ -80,6 +80,7 @@ func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 // Answers returns what a page about a failure begins with: its heading, and the sentences before
 // the tables.
 func Answers(o *snapshot.OutOfMemory) (heading string, says []string) {
+	o = o.ByRank()
 	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
 	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
 		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}

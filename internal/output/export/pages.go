@@ -18,6 +18,7 @@ import (
 // Table writes a page for a person at a terminal: each process's totals by class, the
 // segments of caching allocators, the stacks that hold most, failed calls, and losses.
 func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	s = s.ByRank()
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, s)
 	when := whenOf(&s.Meta)
@@ -169,6 +170,7 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 // screen; or with By, a row for each combination of values and the stacks under it; or with
 // Segments, the segments of caching allocators.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	s, o = s.ByRank(), o.byRank()
 	page := render.NewPage(w, o.Width, o.Color)
 	page.Heading("GPU memory of %s", render.Target(s))
 	x := newOverview(s, o)
@@ -239,6 +241,7 @@ func about(page *render.Page, notes []string) {
 // Summary writes a page for the end of a trace whose stacks are written elsewhere: totals,
 // segments, failed calls, and every loss. verbose adds the counters that are zero.
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
+	s = s.ByRank()
 	page := render.NewPage(w, 0, false)
 	liveTitle(page, s)
 	when := whenOf(&s.Meta)

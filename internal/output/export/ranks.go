@@ -23,7 +23,7 @@ const maxRankColumns = 4
 
 // Split returns the processes of a snapshot that hold memory on a GPU, each as a snapshot: the
 // ranks of a job that was recorded as a whole. Their names have the rank, where the command line
-// tells it, and else the GPU on which each holds most; they are in that order.
+// or the environment tells it, and else the GPU on which each holds most; they are in that order.
 func Split(s *snapshot.Snapshot) (ranks []Side) {
 	type process struct {
 		gpu  string // that it holds most on
@@ -40,7 +40,7 @@ func Split(s *snapshot.Snapshot) (ranks []Side) {
 		}
 		for _, x := range samples.samples {
 			if x.Who != nil && p.rank == "" {
-				p.rank = rankOf(x.Who.Command)
+				p.rank = cmp.Or(x.Who.Rank, rankOf(x.Who.Command))
 			}
 		}
 		if samples.InuseBytes > 0 {
@@ -72,8 +72,7 @@ func Split(s *snapshot.Snapshot) (ranks []Side) {
 // launched finds the rank on this machine that torch.distributed.launch gives to a program.
 var launched = regexp.MustCompile(`(?:^|\s)--local[-_]rank[= ](\d+)(?:\s|$)`)
 
-// rankOf returns the rank that a command line tells, "" for none: most launchers tell it in the
-// environment alone.
+// rankOf returns the rank that a command line tells, "" for none.
 func rankOf(command string) string {
 	if m := launched.FindStringSubmatch(command); m != nil {
 		return m[1]

@@ -31,6 +31,7 @@ func noSteps(s *snapshot.Snapshot) string {
 // of them, 10 by default), their sum, and the stacks that grew. With o.Before these are the
 // steps that began after it.
 func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	s = s.ByRank()
 	page := render.NewPage(w, o.Width, o.Color)
 	page.Heading("Training steps of %s", render.Target(s))
 	if o.Before != nil {

@@ -15,6 +15,7 @@ import (
 // WindowsReport writes the tensors that s saw in windows: for each process and GPU a row for each
 // stack (o.Top of them, 10 by default), those that held most at the peak of a step first.
 func WindowsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	s = s.ByRank()
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, s)
 	inWindows(page, s, o, false, func(x *snapshot.WindowedRow) string { return render.Brief(x.Sample.Frames(), 4) })

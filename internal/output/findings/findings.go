@@ -151,7 +151,7 @@ func (s *Setting) use() string {
 // Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.
 // end is what is known at the end, and may be peak. settings are those that help.
 func Find(peak, end *snapshot.Snapshot, settings ...Setting) *Verdict {
-	l := newLook(peak, end)
+	l := newLook(peak.ByRank(), end.ByRank())
 	l.settings = settings
 	return l.find(Rules)
 }

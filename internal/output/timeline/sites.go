@@ -142,7 +142,7 @@ func (w *run) store(id event.Process, name string) {
 	if len(all) == 0 {
 		return
 	}
-	w.names[id] = cmp.Or(w.State.Name(id), name, w.names[id])
+	w.names[id] = cmp.Or(w.State.RankName(id), w.State.Name(id), name, w.names[id])
 	for key, leaf := range w.remainders {
 		if l := &w.leaves[leaf]; key.proc == id && l.gpu == "" && w.State.IsAlive(id) {
 			l.gpu = w.State.GPU(&l.key)

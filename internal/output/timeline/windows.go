@@ -21,7 +21,7 @@ type windowedMeta struct {
 
 // windowed adds the tensors that were seen in windows.
 func (d *document) windowed(s *snapshot.Snapshot) {
-	room := maxWindowed
+	s, room := s.ByRank(), maxWindowed
 	for i := range s.Windowed {
 		x := &s.Windowed[i]
 		m := windowedMeta{Title: web.Clean(processText(x.Process, x.PID) + " on GPU " + x.GPU + ": of " + s.Meta.Windows.String()), About: render.WindowPeak(x), Columns: render.WindowColumns(x)}

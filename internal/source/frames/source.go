@@ -182,7 +182,8 @@ func (s *Source) Identify(id event.Process) {
 			s.report(&record.Process{Process: id, User: record.UserOf(user)}) // the file may not answer
 		}
 		if who, err := s.tenants.Of(int(id.PID)); err == nil && !proc.EndedSince(int(id.PID), id.Ticks()) {
-			s.report(&record.Process{Process: id, Who: who})
+			parent, _ := proc.Parent(int(id.PID))
+			s.report(&record.Process{Process: id, Who: who, Parent: uint32(parent)})
 		} else {
 			s.lost.Add(lossNoOwner, 1)
 		}

@@ -100,7 +100,7 @@ func Children(pid int) []int {
 	}
 	var out []int
 	for c := range children {
-		if parent, err := parentOf(c); err == nil && parent == pid {
+		if parent, err := Parent(c); err == nil && parent == pid {
 			out = append(out, c)
 		}
 	}
@@ -134,7 +134,7 @@ func listedChildren(pid int) (children []int, err error) {
 // scannedChildren asks every process for its parent.
 func scannedChildren(pid int) (children []int) {
 	for _, other := range All() {
-		if parent, err := parentOf(other); err == nil && parent == pid {
+		if parent, err := Parent(other); err == nil && parent == pid {
 			children = append(children, other)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -28,12 +29,12 @@ func Environ(pid int, names ...string) (map[string]string, error) {
 func parseEnviron(b []byte, names []string) map[string]string {
 	set := map[string]string{}
 	for pair := range bytes.SplitSeq(b, []byte{0}) {
-		for _, name := range names {
-			if value, ok := bytes.CutPrefix(pair, []byte(name+"=")); ok {
-				if _, again := set[name]; !again {
-					set[name] = string(value)
-				}
-			}
+		name, value, ok := bytes.Cut(pair, []byte("="))
+		if !ok || !slices.Contains(names, string(name)) {
+			continue
+		}
+		if _, again := set[string(name)]; !again {
+			set[string(name)] = string(value)
 		}
 	}
 	return set

@@ -149,9 +149,9 @@ func isKernel(stat [][]byte) bool {
 	return err == nil && flags&kthread != 0
 }
 
-// parentOf returns a process's parent, 0 for one that this PID namespace does not
+// Parent returns a process's parent, 0 for one that this PID namespace does not
 // show. The error is os.ErrNotExist for a process that is gone.
-func parentOf(pid int) (int, error) {
+func Parent(pid int) (int, error) {
 	n, err := statNumber(pid, 4)
 	return int(n), err
 }

@@ -69,7 +69,7 @@ func TestStat(t *testing.T) {
 		if got := Comm(pid); got != name {
 			t.Errorf("comm %q, want %q", got, name)
 		}
-		if got, err := parentOf(pid); err != nil || got != os.Getpid() {
+		if got, err := Parent(pid); err != nil || got != os.Getpid() {
 			t.Errorf("%q: parent %d, %v, want %d", name, got, err, os.Getpid())
 		}
 		own, err := StartTicks(os.Getpid())
@@ -98,7 +98,7 @@ func TestStat(t *testing.T) {
 		if _, err := StartTicks(pid); !errors.Is(err, os.ErrNotExist) || !Ended(pid) || !EndedSince(pid, began) || Comm(pid) != "" {
 			t.Errorf("a process that is gone: %v, ended %v, %v, comm %q", err, Ended(pid), EndedSince(pid, began), Comm(pid))
 		}
-		if _, err := parentOf(pid); !errors.Is(err, os.ErrNotExist) {
+		if _, err := Parent(pid); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("parent of a process that is gone: %v", err)
 		}
 		if _, err := ReadStatus(pid); !errors.Is(err, os.ErrNotExist) {

@@ -52,14 +52,13 @@ func (r *Reader) Of(pid int) (who snapshot.Who, err error) {
 		return who, err
 	}
 	// The process may have mapped a file there that never answers a read.
-	const service, job = "OTEL_SERVICE_NAME", "SLURM_JOB_ID"
 	type memory struct {
 		command string
 		environ map[string]string
 	}
 	m, _ := within(r.memories, memoryPatience, func() (m memory) {
 		m.command, _ = proc.CommandLine(pid)
-		m.environ, _ = proc.Environ(pid, service, job)
+		m.environ, _ = proc.Environ(pid, variables...)
 		return m
 	})
 	p := placeOf(groups)
@@ -70,7 +69,50 @@ func (r *Reader) Of(pid int) (who snapshot.Who, err error) {
 	if number := m.environ[job]; who.Job == "" && isDigits(number) {
 		who.Job = number
 	}
+	who.Rank, who.LocalRank, who.WorldSize = rankIn(m.environ)
 	return who, nil
+}
+
+// Variables of an environment.
+const service, job = "OTEL_SERVICE_NAME", "SLURM_JOB_ID"
+
+// launchers have the variables in which each tells a process its rank, its rank on this machine, and
+// how many ranks there are. The first that tells the first and the last counts: torchrun may run
+// below Slurm.
+var launchers = [...][3]string{
+	{"RANK", "LOCAL_RANK", "WORLD_SIZE"},
+	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"},
+	{"PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"},
+	{"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"},
+}
+
+// variables are all that is kept of an environment.
+var variables = func() []string {
+	all := []string{service, job}
+	for i := range launchers {
+		all = append(all, launchers[i][:]...)
+	}
+	return all
+}()
+
+// rankIn returns what an environment says of a process's rank, "" for what it does not.
+func rankIn(environ map[string]string) (rank, local, size string) {
+	number := func(name string) (int64, string) {
+		n, err := strconv.ParseInt(environ[name], 10, 32)
+		if err != nil || n < 0 {
+			return -1, ""
+		}
+		return n, strconv.FormatInt(n, 10)
+	}
+	for _, of := range launchers {
+		n, rank := number(of[0])
+		all, size := number(of[2])
+		if rank != "" && n < all {
+			_, local = number(of[1])
+			return rank, local, size
+		}
+	}
+	return "", "", ""
 }
 
 // user returns a user's name, or number where this machine knows no name, or does not

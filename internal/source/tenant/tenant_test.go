@@ -133,6 +133,37 @@ func TestOfGroup(t *testing.T) {
 	}
 }
 
+// A rank is what a launcher says, if that can be true. Nothing else of an environment is kept.
+func TestRank(t *testing.T) {
+	type ranks struct{ rank, local, size string }
+	for _, x := range []struct {
+		environ string
+		want    ranks
+	}{
+		{"RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 SLURM_PROCID=1 SLURM_NTASKS=2", ranks{"5", "1", "8"}},
+		{"RANK=5 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NTASKS=2", ranks{"1", "0", "2"}},
+		{"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", ranks{"3", "", "4"}},
+		{"PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=00", ranks{"0", "0", "2"}},
+		{"RANK=8 WORLD_SIZE=8", ranks{}},
+		{"RANK=-1 WORLD_SIZE=8", ranks{}},
+		{"RANK=1 WORLD_SIZE=99999999999999999999", ranks{}},
+		{"RANK=1\x1b[2J WORLD_SIZE=8", ranks{}},
+		{"RANK=1 WORLD_SIZE=8 LOCAL_RANK=" + strings.Repeat("9", 1<<16), ranks{"1", "", "8"}},
+		{"WORLD_SIZE=8", ranks{}},
+	} {
+		environ := append(strings.Fields(x.environ), "AWS_SECRET_ACCESS_KEY=hunter2", "MASTER_RANK=hunter2")
+		who, err := NewReader().Of(begin(t, "", environ...))
+		if got := (ranks{who.Rank, who.LocalRank, who.WorldSize}); got != x.want || err != nil {
+			t.Errorf("%s: %+v, %v", x.environ, got, err)
+		}
+		for _, text := range who.Fields() {
+			if strings.Contains(*text, "hunter2") {
+				t.Errorf("a secret is kept: %+v", who)
+			}
+		}
+	}
+}
+
 // What a process says of itself is bounded.
 func TestHostileEnvironment(t *testing.T) {
 	got, err := NewReader().Of(begin(t, "", "OTEL_SERVICE_NAME=<b>\n"+strings.Repeat("é", 50_000)+"\xff", "SLURM_JOB_ID=1/../2"))
