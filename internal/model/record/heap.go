@@ -124,7 +124,12 @@ func trim(s *holder.Storage) {
 
 func shorten(s string) string { return s[:min(len(s), maxHolder)] }
 
-func visitHeap(c *Fields, h *Heap) {
+func visitHeap(c *Fields, h *Heap) { c.heap(h, c.module) }
+
+// visitOldHeap visits what version 13 has of a heap.
+func visitOldHeap(c *Fields, h *Heap) { c.heap(h, c.oldModule) }
+
+func (c *Fields) heap(h *Heap, module func(*holder.Module)) {
 	if c.reading {
 		h.Reading = &holder.Reading{}
 	} else if h.Reading == nil {
@@ -143,7 +148,7 @@ func visitHeap(c *Fields, h *Heap) {
 	left -= len(r.Retainers)
 	List(c, &r.Loss, 3, left, c.counter)
 	left -= len(r.Loss)
-	List(c, &r.Modules, 2, left, c.module)
+	List(c, &r.Modules, 2, left, module)
 }
 
 func visitBlocks(c *Fields, r *Blocks) {
@@ -181,7 +186,15 @@ func (c *Fields) retainer(x *holder.Retainer) {
 	UpTo(c, &x.Storages, math.MaxInt)
 }
 
-func (c *Fields) module(x *holder.Module) {
+// oldModule visits what version 13 has of a module. It does not say that one is in eval mode, so that
+// nothing follows from it.
+func (c *Fields) oldModule(x *holder.Module) {
 	c.Uint(&x.Address)
 	c.Text(&x.Path)
+	x.Training = x.Training || c.reading
+}
+
+func (c *Fields) module(x *holder.Module) {
+	c.oldModule(x)
+	c.Bool(&x.Training, &x.Checkpoints)
 }

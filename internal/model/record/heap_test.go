@@ -54,7 +54,7 @@ func TestHeapRoundTrip(t *testing.T) {
 		s := many.Storages[i%40]
 		s.Address, s.Holder = uint64(i)<<20, fmt.Sprintf("model.layers[%d].%s", i, strings.Repeat("w", i%300))
 		many.Storages = append(many.Storages, s)
-		many.Modules = append(many.Modules, holder.Module{Address: uint64(i) << 16, Path: s.Holder})
+		many.Modules = append(many.Modules, holder.Module{Address: uint64(i) << 16, Path: s.Holder, Training: i%2 == 0, Checkpoints: i%3 == 0})
 	}
 	extreme := &holder.Reading{Refused: "no", Begin: math.MaxUint64, End: 3, Objects: math.MaxUint64, Storages: []holder.Storage{
 		{Address: math.MaxUint64, Bytes: math.MaxUint64, Device: math.MinInt32, Role: holder.NumRoles - 1, Holders: math.MaxInt, Tensors: math.MaxInt,
