@@ -311,7 +311,8 @@ func atNumber(x *Run, n float64) *Run {
 			last[q.Tensor] = i
 		}
 	}
-	out := &Run{Sites: x.Sites, Stacks: x.Stacks}
+	out := &Run{Sites: x.Sites}
+	out.Stacks = x.Stacks
 	out.Addresses = make([]uint64, len(x.Addresses))
 	a, blocks := allocator.New(allocator.Settings{}), make([]*allocator.Block, len(x.Addresses))
 	for i := range x.Requests {

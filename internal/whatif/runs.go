@@ -43,9 +43,8 @@ type Run struct {
 	Refused []Refusal
 	// Lacked are the requests that PyTorch gave up.
 	Lacked []Refusal
-	// Stacks has the stack of each tensor, by number: indexes into Sites.
-	Stacks []uint32
-	Sites  []Site
+	// Sites are the stacks of Stacks.
+	Sites []Site
 	// GPU is the label of the GPU, "" if not known, and Memory what it has, in bytes, 0 if
 	// not known.
 	GPU    string
@@ -386,7 +385,8 @@ func (c *collector) run(e *event.Event) *Run {
 	if x == nil {
 		n := c.sizes[k]
 		n.requests, n.tensors = min(n.requests+n.requests/64, 2*MaxTensors), min(n.tensors+n.tensors/64, MaxTensors)
-		x = &Run{Process: e.Proc, Name: c.names[e.Proc], Settings: c.settings[e.Proc], Device: e.Device, live: map[uint64]uint32{}, Times: make([]uint32, 0, n.requests), Stacks: make([]uint32, 0, n.tensors)}
+		x = &Run{Process: e.Proc, Name: c.names[e.Proc], Settings: c.settings[e.Proc], Device: e.Device, live: map[uint64]uint32{}, Times: make([]uint32, 0, n.requests)}
+		x.Stacks = make([]uint32, 0, n.tensors)
 		x.Requests, x.Reserved, x.Addresses = make([]allocator.Request, 0, n.requests), make([]uint32, 0, n.requests), make([]uint64, 0, n.tensors)
 		c.runs[k] = x
 		c.order = append(c.order, x)

@@ -1,18 +1,14 @@
 package whatif
 
 import (
-	"cmp"
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	_ "github.com/gpumemtrace/gpumemtrace/internal/source/torchsnapshot" // which Collect reads
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
@@ -97,84 +93,6 @@ func (x *made) file(t *testing.T, missing int) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// retold returns what PyTorch's own recorder would have written about a recorded run, but for the first steps.
-// It has the stream of each step, and a private pool of the segments alone that are there at the end.
-func retold(t *testing.T, name string, missing int) string {
-	t.Helper()
-	x := recording(t, name)
-	x.Check(allocator.Settings{})
-	x.refine()
-	var events []event.Event
-	if err := read(filepath.Join("../../test/recordings", name), func(r record.Record) error {
-		if e, ok := r.(*event.Event); ok {
-			events = append(events, *e)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	slices.SortStableFunc(events, func(a, b event.Event) int { return cmp.Compare(a.Time, b.Time) })
-	out := &made{live: map[uint64]map[string]any{}}
-	memory := map[uint64]uint64{} // sizes by address, of libraries too
-	step := func(action string, time, at, size uint64, stream any) {
-		out.steps = append(out.steps, map[string]any{"action": action, "addr": at, "size": size, "stream": stream, "time_us": time / 1000, "frames": []any{}})
-	}
-	segment := func(at uint64) int {
-		return slices.IndexFunc(out.segments, func(s map[string]any) bool { return at-s["address"].(uint64) < s["total_size"].(uint64) })
-	}
-	requests := slices.DeleteFunc(slices.Clone(x.Requests), func(q allocator.Request) bool { return q.Op != allocator.Make })
-	for _, e := range events {
-		in := segment(e.Addr)
-		switch {
-		case e.Op == event.OpAlloc && e.Kind == event.KindDevice:
-			memory[e.Addr] = e.Size
-		case e.Op == event.OpFree && in >= 0:
-			step("segment_free", e.Time, e.Addr, memory[e.Addr], out.segments[in]["stream"])
-			out.segments = slices.Delete(out.segments, in, in+1)
-			delete(memory, e.Addr)
-		case e.Op == event.OpTensorAlloc:
-			q := requests[0]
-			requests = requests[1:]
-			if in < 0 {
-				at, kind := e.Addr, "large" // a new segment's first tensor is at its beginning
-				if memory[at] == 2<<20 {
-					kind = "small"
-				}
-				out.segments = append(out.segments, map[string]any{"device": 0, "address": at, "total_size": memory[at], "segment_type": kind, "stream": q.Stream, "segment_pool_id": [2]uint8{q.Private, 0}})
-				step("segment_alloc", e.Time, at, memory[at], q.Stream)
-			}
-			asked := uint64(q.Units) * unit
-			step("alloc", e.Time, e.Addr, asked, q.Stream)
-			out.live[e.Addr] = map[string]any{"address": e.Addr, "size": e.Size, "requested_size": asked, "state": "active_allocated", "frames": []any{}}
-		case e.Op == event.OpTensorFree:
-			step("free_completed", e.Time, e.Addr, out.live[e.Addr]["requested_size"].(uint64), out.segments[in]["stream"])
-			delete(out.live, e.Addr)
-		}
-	}
-	return out.file(t, missing)
-}
-
-// A history of PyTorch's has no private pools. Of those that ended before the file was written nothing is
-// known, but that their segments served no other requests.
-func TestPoolsOfSnapshots(t *testing.T) {
-	of := Predict(recording(t, "allocator/pools.gmt"), Options{})
-	for missing, pools := range map[int]int{0: 3, 100: 3, 250: 1} {
-		runs, err := Collect(retold(t, "allocator/pools.gmt", missing))
-		if err != nil || len(runs) != 1 {
-			t.Fatalf("%d runs, %v", len(runs), err)
-		}
-		p := Predict(runs[0], Options{})
-		if p.Same != p.Tensors || p.Pools != pools || p.Streams != 3 || p.Rows[0].Peak != of.Rows[0].Peak || len(p.Rows) != len(of.Rows) {
-			t.Errorf("without %d steps: %d of %d tensors at their addresses, %d streams, %d private pools: %s", missing, p.Same, p.Tensors, p.Streams, p.Pools, p.Reason)
-		}
-		for i := 1; i < len(p.Rows) && missing == 0; i++ {
-			if r, o := p.Rows[i], of.Rows[i]; r.Peak < o.Low || r.Peak > o.High {
-				t.Errorf("%s: peak %d, of the recording %d to %d", r.Setting, r.Peak, o.Low, o.High)
-			}
-		}
-	}
 }
 
 // TestSnapshots makes snapshots by the allocator, whose history begins somewhere, with streams and

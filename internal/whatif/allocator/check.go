@@ -118,6 +118,12 @@ type origin struct {
 	stream, private uint8
 }
 
+// A place is where requests come from that are of one private pool, if streams are known.
+type place struct {
+	stack  uint32
+	stream uint8
+}
+
 // maxPairs bounds the pairs that one comparison finds.
 const maxPairs = 1 << 12
 
@@ -246,14 +252,14 @@ type comparison struct {
 	pairs    []pair
 	follow   map[succession]int // how often two segments served one request after the other
 	order    []origin           // segments by age, if numbers are of private pools
-	last     [256]uint64        // the segment of the request before, by stream if it is known
+	last     map[place]uint64   // the segment of the request before
 	check    Check
 }
 
 // compare runs the requests under settings, with the numbers of streams, or of private pools, that
 // segments are of.
 func (r *Run) compare(own Settings, numbers map[uint64]uint8) *comparison {
-	c := &comparison{Allocator: New(own), run: r, numbers: numbers, blocks: make([]*Block, len(r.Addresses)), follow: map[succession]int{}, begun: map[uint64]uint64{}}
+	c := &comparison{Allocator: New(own), run: r, numbers: numbers, blocks: make([]*Block, len(r.Addresses)), follow: map[succession]int{}, last: map[place]uint64{}, begun: map[uint64]uint64{}}
 	c.check = Check{Result: Result{Failed: -1}, First: -1}
 	if len(r.Spare) != len(r.Addresses) {
 		r.Spare = make([]uint16, len(r.Addresses))
@@ -451,14 +457,17 @@ func (c *comparison) use(q *Request, b *Block, size uint64) {
 	b.free = false
 	c.Allocated += b.Size
 	c.blocks[q.Tensor] = b
-	at, last := b.segment.name, &c.last[0]
+	at, of := b.segment.name, place{}
 	if c.run.Exact {
-		last = &c.last[q.Stream]
+		of.stream = q.Stream
+		if int(q.Tensor) < len(c.run.Stacks) {
+			of.stack = c.run.Stacks[q.Tensor]
+		}
 	}
-	if *last != at && *last != 0 {
-		c.follow[succession{*last, at}]++
+	if last := c.last[of]; last != at && last != 0 {
+		c.follow[succession{last, at}]++
 	}
-	*last = at
+	c.last[of] = at
 }
 
 // spare returns by how many units a block that was not cut may exceed the request: a smaller one

@@ -53,6 +53,8 @@ type Run struct {
 	// the rest.
 	Exact   bool
 	Streams []uint8
+	// Stacks are the numbers of the stacks that asked for each tensor, by its number.
+	Stacks []uint32
 	// Addresses are where PyTorch placed each tensor, by number.
 	Addresses []uint64
 	// Spare is by how many units the request for each tensor may be smaller than Request.Units, as far
