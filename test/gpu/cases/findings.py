@@ -25,10 +25,11 @@ def recorded(t, name):
     return v, t.tracer.findings()
 
 
-def found(r, program, rule, flags=HEAPS):
+def found(r, program, rule, flags=HEAPS, ranks=0):
     """The first finding on the first screen is of the rule, with the line and the bytes that the program knows."""
-    with traced(r, python("findings.py", program), flags=flags) as t:
+    with traced(r, ["findings.py", program] if ranks else python("findings.py", program), flags=flags, ranks=ranks) as t:
         v, findings = recorded(t, "wrong")
+        v = v["ranks"][0] if ranks else v
         run = t.tracer.recording
     r.note("the program says", {k: x for k, x in v.items() if k not in ("name", "processes")})
     own = [says for name, says in findings if name == rule]
@@ -48,9 +49,9 @@ def found(r, program, rule, flags=HEAPS):
         r.check(f"it names {x}", x in own[0], own[0])
 
 
-def register(program, rule=None, needs=(), gpus=1, flags=HEAPS):
+def register(program, rule=None, needs=(), gpus=1, flags=HEAPS, ranks=0):
     def run(r):
-        found(r, program, rule or program, flags)
+        found(r, program, rule or program, flags, ranks)
     run.__name__ = "found_" + program.replace("-", "_")
     case("torch", *needs, gpus=gpus)(run)
 
@@ -63,6 +64,7 @@ register("cycle-graph", "cycle")
 register("evaluation-graph", "no-backward")
 register("checkpoint-eval", "checkpoint", needs=["transformers"])
 register("second-gpu", gpus=2)
+register("communicators", gpus=2, ranks=2)
 register("import-jax", "import", needs=["jax"], flags=())
 
 

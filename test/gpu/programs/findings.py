@@ -519,6 +519,22 @@ def buckets():
     wrong("buckets", size(model.parameters()), names=["DistributedDataParallel"])
 
 
+def communicators():
+    """Each of two ranks makes a group of processes for each of eight purposes, and they are all the same."""
+    import torch.distributed as dist
+    gpu = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(gpu)
+    x = noise(1 << 20)
+    torch.cuda.synchronize()
+    before = held()["nvml"][str(gpu)]
+    dist.init_process_group("nccl", device_id=torch.device("cuda", gpu))
+    groups = [dist.new_group() for _ in range(8)]  # culprit: communicators
+    for group in groups:
+        dist.all_reduce(x, group=group)
+    torch.cuda.synchronize()
+    wrong("communicators", held()["nvml"][str(gpu)] - before)
+
+
 # The wrong place.
 
 def second_gpu():
@@ -598,7 +614,7 @@ CAUSES = {
     "hook": hook, "traceback": traceback, "second-copy": second_copy, "frozen-copy": frozen_copy, "cycle": cycle, "cycle-graph": cycle_graph,
     "waiting": waiting, "graph-pools": graph_pools, "fragmentation": fragmentation, "optimizer-temporaries": optimizer_temporaries,
     "type-copy": type_copy, "checkpoint": gradient_checkpointing, "idle-module": idle_module, "stale-gradients": stale_gradients, "checkpoint-eval": checkpoint_eval, "evaluation-graph": evaluation_graph,
-    "workspaces": workspaces, "plans": plans, "buckets": buckets, "gathered": gathered,
+    "workspaces": workspaces, "plans": plans, "buckets": buckets, "communicators": communicators, "gathered": gathered,
     "second-gpu": second_gpu, "workers": workers,
     "import": importing, "import-jax": importing_jax,
 }
