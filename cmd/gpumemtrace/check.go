@@ -142,9 +142,9 @@ func (k *checkCommand) run(path string) error {
 // whole asks a recording for all that findings need.
 var whole = question{peak: true, want: state.Want{Driver: true, Live: true, Steps: true, Holders: true}}
 
-// wrong is what is wrong in the recording at path, of which x is what whole asks.
-func (x *answer) wrong(path string) *findings.Verdict {
-	return findings.Find(x.shown, x.moment.End, tried(path, x.shown, false)...)
+// wrong is what is wrong in the recording at path, of which a is what whole asks.
+func (a *answer) wrong(path string) *findings.Verdict {
+	return findings.Find(a.shown, a.moment.End, tried(path, a.shown, false)...)
 }
 
 // foundIn is what a page says is wrong in a recording: nothing if nothing is, or if that cannot be read.

@@ -443,22 +443,27 @@ func cycles(l *look) (out []Finding) {
 }
 
 // waiting: the program freed the blocks, and the allocator may not reuse them yet. One or two wait where
-// batches are copied ahead.
+// batches are copied ahead. Several are of one size: one line made them again and again.
 func waiting(l *look) (out []Finding) {
 	const many = 4
 	for _, h := range l.heaps {
 		var bytes, reserved int64
-		blocks := 0
+		blocks, alike := 0, map[uint64]int{}
 		for i := range h.Reading.Allocators {
 			a := &h.Reading.Allocators[i]
 			reserved += bytesOf(a.Sum().Reserved)
 			for j := range a.Blocks {
 				if b := &a.Blocks[j]; b.State == holder.Waiting {
 					bytes, blocks = bytes+bytesOf(b.Size), blocks+1
+					alike[b.Size]++
 				}
 			}
 		}
-		if matters(bytes, reserved) && blocks >= many {
+		most := 0
+		for _, n := range alike {
+			most = max(most, n)
+		}
+		if matters(bytes, reserved) && most >= many {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
 				Bytes:  bytes,

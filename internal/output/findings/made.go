@@ -102,26 +102,32 @@ func checkpointing(l *look) (out []Finding) {
 		}
 		told("", "", "Pass use_reentrant=False. A torch.autograd.Function in it must use ctx.save_for_backward.",
 			func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
-		if paths := l.idle(u.pid); len(paths) > 0 {
-			told(" of `"+holder.Alike(paths[0])+"`", ", because the model is in eval mode", "Call model.train() before the training: from_pretrained() returns a model in eval mode.",
-				func(s *snapshot.Sample) bool {
-					return slices.ContainsFunc(paths, func(path string) bool { return s.ModulePath == path || strings.HasPrefix(s.ModulePath, path+".") })
-				})
+		if path, classes := l.evalMode(u.pid); path != "" {
+			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before the training: from_pretrained() returns a model in eval mode.",
+				func(s *snapshot.Sample) bool { return classes[s.Module] })
 		}
 	}
 	return out
 }
 
-// idle returns the paths to the modules of a process whose gradient checkpointing is on, and idle in eval mode.
-func (l *look) idle(pid int) (paths []string) {
+// evalMode returns the path to the modules of a process whose gradient checkpointing is on, in eval mode, and
+// the classes of what they call. Paths may have been others at the peak.
+func (l *look) evalMode(pid int) (path string, classes map[string]bool) {
+	classes = map[string]bool{}
 	for _, h := range l.heaps {
 		for _, m := range h.Reading.Modules {
-			if h.PID == pid && m.Checkpoints && !m.Training {
-				paths = append(paths, m.Path)
+			if h.PID != pid || !m.Checkpoints || m.Training {
+				continue
+			}
+			path = holder.Alike(m.Path)
+			for i := range l.end.Samples {
+				if s := &l.end.Samples[i]; s.PID == pid && s.Module != "" && within(s.ModulePath, m.Path) {
+					classes[s.Module] = true
+				}
 			}
 		}
 	}
-	return paths
+	return path, classes
 }
 
 // workspaces: cuBLAS has a workspace for each thread and each stream that called it. Two threads, the

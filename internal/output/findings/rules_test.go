@@ -1,6 +1,7 @@
 package findings
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -214,7 +215,9 @@ func TestRules(t *testing.T) {
 		{"cycle", ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, nil)...),
 			ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, func(s *holder.Storage) { s.Cycle = true })...), // will be collected
 			"64.0 MiB in 2 tensors leaked: they are in a reference cycle that gc.collect() cannot free, Scale.x (class Scale, scale.py:12).", 64 * mib},
-		{"waiting", blocks(holder.Waiting), blocks(holder.Free), "10 tensors (1.25 GiB) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", 1280 * mib},
+		{"waiting", blocks(holder.Waiting, 128*mib), blocks(holder.Free, 128*mib), "10 tensors (1.25 GiB) are freed,", 1280 * mib},
+		{"waiting", blocks(holder.Waiting, 128*mib), blocks(holder.Waiting, 0), // once each: buckets that were made anew
+			"10 tensors (1.25 GiB) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", 1280 * mib},
 		{"optimizer-temporaries", func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.Temporary, "aten::_foreach_sqrt", 100, 400*mib, adam("_multi_tensor_adam")...)
@@ -372,7 +375,7 @@ func stale(newest string) *snapshot.Snapshot {
 	m := training()
 	m.steps(20, 0)
 	last := m.Steps[0].Last[19]
-	m.tensors(stacks.Gradient, "AddmmBackward0", 4, 256*mib, main)
+	m.tensors(stacks.Gradient, "AddmmBackward0", 4, 256*mib, native("torch::autograd::Engine::evaluate_function", 9))
 	m.tensors(newest, "aten::linear", 1, 64*mib, main)
 	n := len(m.Samples)
 	for i, at := range []time.Duration{-time.Millisecond, time.Millisecond} {
@@ -384,7 +387,7 @@ func stale(newest string) *snapshot.Snapshot {
 // evalMode trains a model whose layers are checkpointed in training mode.
 func evalMode(eval bool) *snapshot.Snapshot {
 	m := training()
-	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Category: stacks.Activation, Operator: "aten::gelu", ModulePath: "model.layers[3].mlp"}, 24, 2048*mib, python("Block.forward", "/home/me/model.py", 8), main)
+	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Category: stacks.Activation, Operator: "aten::gelu", Module: "Net/Block/MLP", ModulePath: "model.layers[3].mlp"}, 24, 2048*mib, python("Block.forward", "/home/me/model.py", 8), main)
 	m.tensors(stacks.Gradient, "MmBackward0", 4, 64*mib, main)
 	m.heap().Modules = []holder.Module{{Path: "model", Training: !eval}, {Path: "model.layers[3]", Training: !eval, Checkpoints: true}}
 	return m.Snapshot
@@ -480,11 +483,12 @@ func bucketed(gradients int64) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
-func blocks(state holder.BlockState) *snapshot.Snapshot {
+// blocks are ten of one size, or if that is 0 of ten sizes.
+func blocks(state holder.BlockState, size uint64) *snapshot.Snapshot {
 	m := training()
 	a := holder.Allocator{Blocks: []holder.Block{{Size: 1024 * mib, State: holder.Allocated, First: true}}}
-	for range 10 {
-		a.Blocks = append(a.Blocks, holder.Block{Size: 128 * mib, State: state, First: true})
+	for i := range uint64(10) {
+		a.Blocks = append(a.Blocks, holder.Block{Size: cmp.Or(size, (100+i)*mib), State: state, First: true})
 	}
 	m.heap().Allocators = []holder.Allocator{a}
 	return m.Snapshot

@@ -88,7 +88,7 @@ def healthy(r, name):
                 real = other.expect("right")["reserved"]
             finally:
                 other.kill()
-            r.check(f"reserved under {found[3]}, instead of {v['reserved']}", abs(said / real - 1) <= WITHIN and real < v["reserved"], f"{real}: {says}")
+            r.check(f"reserved under {found[3]}, instead of {v['reserved']}", abs(said - real) <= WITHIN * v["reserved"], f"{real}: {says}")
     r.equal("other findings", findings, [])
     r.note("looked for", shown("check", run, "--no-finding", "all", "--format", "text")[:3000])
 

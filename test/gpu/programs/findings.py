@@ -144,7 +144,7 @@ def no_backward():
 def evaluation_graph():
     """After the training an evaluation runs with gradients on."""
     model, batch = mlp(WIDTH, 12), noise(4096, WIDTH)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     for _ in range(times(20)):
         train(model, optimizer, noise(256, WIDTH))
     model.eval()
