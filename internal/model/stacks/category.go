@@ -9,14 +9,19 @@ import (
 
 // Categories of tensors.
 const (
-	Parameter      = "parameter"
-	Gradient       = "gradient"
-	OptimizerState = "optimizer_state"
-	Activation     = "activation"
-	Input          = "input"
-	Temporary      = "temporary"
-	Workspace      = "workspace (cuBLAS)"
-	Unknown        = "unknown"
+	Parameter          = "parameter"
+	Gradient           = "gradient"
+	Bucket             = "buckets (DDP)"
+	OptimizerState     = "optimizer_state"
+	OptimizerTemporary = "optimizer temporaries"
+	Activation         = "activation"
+	Input              = "input"
+	Loaded             = "loaded"
+	Result             = "result"
+	Temporary          = "temporary"
+	Workspace          = "workspace (cuBLAS)"
+	ConvWorkspace      = "workspace (cuDNN)"
+	Unknown            = "unknown"
 )
 
 // A Use is the part of a tensor's stack that shows the tensor's purpose.
@@ -77,29 +82,37 @@ type Rule struct {
 // Rules are in order of precedence: a tensor is of the first category that holds.
 // The frame nearest to an allocation decides its scope.
 var Rules = []Rule{
-	{Workspace, "made for cuBLAS as a workspace that it keeps; it is not a tensor of the program",
+	{Workspace, "made as a workspace that cuBLAS keeps",
 		in(workspace)},
+	{ConvWorkspace, "made as a workspace of a convolution",
+		in(convolution)},
+	{Loaded, "read from a file by torch.load",
+		in(reading)},
 	{Parameter, "made while a module is built, moved, converted or loaded, or gathered by FSDP",
 		in(loading)},
 	{OptimizerState, "made where an optimizer sets up or loads its state, or made in its step and mostly kept",
 		func(u *Use, f *Fate) bool {
 			return u.scope == state || u.scope == step && f.Live > f.Crossed+f.Stayed
 		}},
-	{Temporary, "made in an optimizer's step, or while gradients are clipped or unscaled, and not kept",
-		in(step, clipping)},
-	{Gradient, "made where the backward pass begins, where a gradient is accumulated, or for the buckets of DDP and FSDP",
+	{OptimizerTemporary, "made in an optimizer's step, and not kept",
+		in(step)},
+	{Temporary, "made while gradients are clipped or unscaled",
+		in(clipping)},
+	{Bucket, "made by DDP to reduce gradients",
+		in(reducer)},
+	{Gradient, "made where the backward pass begins, where a gradient is accumulated, or for the buckets of FSDP",
 		in(accumulation)},
 	{Temporary, "made and freed within one call of an operator (not in the backward pass)",
 		func(u *Use, f *Fate) bool {
 			return u.scope != backward && f.Stayed > f.Crossed && f.Live <= f.Stayed && u.within(f)
 		}},
-	{Gradient, "made in the backward pass, and freed by another thread (the program's own thread calls zero_grad), or mostly not freed yet",
+	{Gradient, "made in the backward pass, and freed by another thread (that of zero_grad), or mostly not freed yet",
 		func(u *Use, f *Fate) bool {
 			return u.scope == backward && (100*f.Crossed > f.Stayed || f.Live > f.Stayed)
 		}},
 	{Temporary, "made in the backward pass, and freed by autograd's own thread",
 		in(backward)},
-	{Activation, "made in a module's forward, or where checkpointing runs a forward again",
+	{Activation, "made in the forward of a module or of an autograd function, or where checkpointing runs a forward again",
 		in(forward)},
 	{Input, "made or copied to the GPU by the program itself, outside all of the above",
 		func(u *Use, _ *Fate) bool { return creates(u.operator) && !u.converts }},
@@ -107,6 +120,8 @@ var Rules = []Rule{
 		func(u *Use, f *Fate) bool { return u.operator != "" && 100*f.Crossed > f.Stayed }},
 	{Temporary, "computed by the program itself, and freed by the thread that made it",
 		func(u *Use, f *Fate) bool { return u.operator != "" && f.Stayed > 0 }},
+	{Result, "computed by the program itself, and not freed so far",
+		func(u *Use, _ *Fate) bool { return u.operator != "" }},
 }
 
 func in(scopes ...scope) func(*Use, *Fate) bool {
@@ -144,10 +159,13 @@ type scope uint8
 const (
 	elsewhere scope = iota
 	workspace
+	convolution
+	reading
 	loading
 	state
 	step
 	clipping
+	reducer
 	accumulation
 	backward
 	forward
@@ -186,7 +204,10 @@ func frameScope(l *snapshot.Location) scope {
 		}
 		return elsewhere
 	}
-	_, name := method(l)
+	class, name := method(l)
+	if class == "Function" && name == "apply" && inTorch(l, "autograd/function.py") { // BackwardCFunction's runs the backward
+		return forward
+	}
 	for i := range pythonScopes {
 		if pythonScopes[i].covers(l, name) {
 			return pythonScopes[i].scope
@@ -201,8 +222,10 @@ var nativeScopes = []struct {
 	prefix, part string
 }{
 	{workspace, "at::cuda::", "Workspace"},
+	{convolution, "at::native::", "::run_conv_plan"},
+	{convolution, "at::native::", "::generate_and_filter_plans"},
 	{accumulation, "torch::autograd::AccumulateGrad::", ""},
-	{accumulation, "c10d::Reducer::", ""},
+	{reducer, "c10d::Reducer::", ""},
 	{backward, "torch::autograd::Engine::", ""},
 }
 
@@ -218,6 +241,7 @@ type pythonScope struct {
 var pythonScopes = []pythonScope{
 	{state, "optim/", words("_init_group load_state_dict _process_value_according_to_param_policy")},
 	{state, "", words("init_state")},
+	{reading, "serialization.py", nil},
 	{loading, "", words("from_pretrained load_state_dict reset_parameters")},
 	{loading, moduleFile, words("_apply _load_from_state_dict")},
 	{forward, moduleFile, moduleCalls},

@@ -28,7 +28,7 @@ func TestCategoryOfTraining(t *testing.T) {
 		"layer norm backward": {Fate{Stayed: 840}, Temporary},
 		"embedding backward":  {Fate{Live: 1}, Gradient},
 		"optimizer state":     {Fate{Live: 147}, OptimizerState},
-		"optimizer sqrt":      {Fate{Stayed: 734, Live: 1}, Temporary},
+		"optimizer sqrt":      {Fate{Stayed: 734, Live: 1}, OptimizerTemporary},
 	} {
 		u := UseOf(all[name])
 		if got := u.Category(c.fate); got != c.want {
@@ -67,7 +67,7 @@ func TestCategoryByFate(t *testing.T) {
 		"a workspace that was freed":                                {"workspace", Fate{Crossed: 2, Stayed: 1}, Workspace},
 		"state of optimizers that ended":                            {"optimizer state", Fate{Stayed: 90, Live: 1}, OptimizerState},
 		"a loss":                                                    {"log_softmax", Fate{Stayed: 9, After: use("ones_like")}, Temporary},
-		"nothing is known":                                          {"log_softmax", Fate{Live: 1}, Unknown},
+		"kept so far":                                               {"log_softmax", Fate{Live: 1}, Result},
 	} {
 		if got := use(c.of).Category(c.fate); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
@@ -100,7 +100,7 @@ func TestCategoryOfOther(t *testing.T) {
 		"a pretrained model":           {[]string{to, "load # loading.py", "PreTrainedModel.from_pretrained # modeling.py", main}, live, Parameter},
 		"Python before 3.11":           {[]string{to, "convert " + torch + "nn/modules/module.py", "_apply " + torch + "nn/modules/module.py", main}, live, Parameter},
 		"another _apply":               {[]string{mm, "_apply # mine.py", main}, crossed, Activation},
-		"another's optimizer":          {[]string{mm, "Lion.update # lion.py", "Lion.step # lion.py", step, main}, freed, Temporary},
+		"another's optimizer":          {[]string{mm, "Lion.update # lion.py", "Lion.step # lion.py", step, main}, freed, OptimizerTemporary},
 		"another's optimizer's state":  {[]string{empty, "Adam8bit.init_state # bnb.py", "Adam8bit.step # bnb.py", step, main}, Fate{Stayed: 90, Live: 3, After: &Use{}}, OptimizerState},
 		"loaded state":                 {[]string{to, "Optimizer._process_value_according_to_param_policy " + torch + "optim/optimizer.py", "Optimizer.load_state_dict " + torch + "optim/optimizer.py", main}, live, OptimizerState},
 		"a module in a closure":        {[]string{mm, "Net.forward # net.py", impl, "Closure.closure # closure.py", "Adam.step " + torch + "optim/adam.py", step, main}, crossed, Activation},
@@ -112,7 +112,7 @@ func TestCategoryOfOther(t *testing.T) {
 		"a copied parameter":           {[]string{"at::_ops::clone::call" + cpu, "Parameter.__deepcopy__ " + torch + "nn/parameter.py", main}, live, Parameter},
 		"an average of models":         {[]string{mm, "AveragedModel.update_parameters " + torch + "optim/swa_utils.py", main}, crossed, Activation},
 		"a copied gradient":            {[]string{"at::_ops::clone::call" + cpu, "torch::autograd::AccumulateGrad::apply" + cpu, run, eval}, Fate{Stayed: 9}, Gradient},
-		"a bucket":                     {[]string{empty, "c10d::Reducer::initialize_buckets" + cpu, "DistributedDataParallel.__init__ " + torch + "nn/parallel/distributed.py", main}, live, Gradient},
+		"a bucket":                     {[]string{empty, "c10d::Reducer::initialize_buckets" + cpu, "DistributedDataParallel.__init__ " + torch + "nn/parallel/distributed.py", main}, live, Bucket},
 		"a checkpoint runs again":      {[]string{mm, "Net.forward # net.py", impl, "unpack_hook " + torch + "utils/checkpoint.py", eval}, freed, Activation},
 		"a checkpoint of a function":   {[]string{mm, "block # net.py", "CheckpointFunction.backward " + torch + "utils/checkpoint.py", eval}, freed, Activation},
 		"gathered by FSDP":             {[]string{empty, "foreach_all_gather " + torch + "distributed/fsdp/_fully_shard/_fsdp_collectives.py", "Net.forward # net.py", impl, main}, freed, Parameter},
@@ -122,6 +122,13 @@ func TestCategoryOfOther(t *testing.T) {
 		"inference, freed soon":        {[]string{mm, "Net.forward # net.py", impl, main}, Fate{Stayed: 9}, Temporary},
 		"inference":                    {[]string{mm, "Net.forward # net.py", impl, main}, freed, Activation},
 		"numbers of no model":          {[]string{mm, main}, freed, Temporary},
+		"numbers that are kept":        {[]string{mm, main}, live, Result},
+		"an autograd function":         {[]string{mm, "Split.forward # net.py", "Function.apply " + torch + "autograd/function.py", main}, live, Activation},
+		"its backward":                 {[]string{mm, "Split.backward # net.py", "BackwardCFunction.apply " + torch + "autograd/function.py", eval}, freed, Temporary},
+		"a checkpoint on the GPU":      {[]string{"_StorageBase.to " + torch + "storage.py", "_deserialize " + torch + "serialization.py", "load " + torch + "serialization.py", main}, live, Loaded},
+		"loaded into a model":          {[]string{to, "Module._load_from_state_dict " + torch + "nn/modules/module.py", main}, live, Parameter},
+		"a workspace of cuDNN":         {[]string{"at::native::(anonymous namespace)::run_conv_plan" + cpu, "at::_ops::convolution::call" + cpu, "Net.forward # net.py", impl, main}, freed, ConvWorkspace},
+		"a result of cuDNN":            {[]string{empty, "at::native::cudnn_convolution" + cpu, "at::_ops::convolution::call" + cpu, "Net.forward # net.py", impl, main}, crossed, Activation},
 		"no operator":                  {[]string{"cudaMallocLike @ /x.so", main}, freed, Unknown},
 		"no stack":                     {nil, live, Unknown},
 		"a name that is a file's only": {[]string{mm, "step # /torch/optimizers.py", main}, freed, Temporary},

@@ -21,7 +21,7 @@ func optimizerTemporaries(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		made := l.where(u, func(s *snapshot.Sample) bool {
 			call, ok := stacks.Step(s.Stack)
-			return ok && call.ID != 0 && !call.Clips && tensor(s, stacks.Temporary) && together(s)
+			return ok && call.ID != 0 && tensor(s, stacks.OptimizerTemporary) && together(s)
 		})
 		if bytes, _ := l.sumOf(made); matters(bytes, u.bytes) && bytes >= u.bytes/100*leastOfPeak {
 			out = append(out, Finding{

@@ -220,12 +220,12 @@ func TestRules(t *testing.T) {
 			"10 tensors (1.25 GiB) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", 1280 * mib},
 		{"optimizer-temporaries", func() *snapshot.Snapshot {
 			m := training()
-			m.tensors(stacks.Temporary, "aten::_foreach_sqrt", 100, 400*mib, adam("_multi_tensor_adam")...)
+			m.tensors(stacks.OptimizerTemporary, "aten::_foreach_sqrt", 100, 400*mib, adam("_multi_tensor_adam")...)
 			return m.Snapshot
 		}(), func() *snapshot.Snapshot {
 			m := training()
 			m.tensors(stacks.OptimizerState, "aten::zeros_like", 100, 400*mib, adam("Adam._init_group")...)
-			m.tensors(stacks.Temporary, "aten::sqrt", 1, 400*mib, adam("_single_tensor_adam")...)
+			m.tensors(stacks.OptimizerTemporary, "aten::sqrt", 1, 400*mib, adam("_single_tensor_adam")...)
 			return m.Snapshot
 		}(), "The optimizer's step at me/train.py:25 update makes 400 MiB of temporary tensors at the peak, because it updates all parameters together (foreach).", 400 * mib},
 		{"type-copy", func() *snapshot.Snapshot {

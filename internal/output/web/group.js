@@ -7,6 +7,7 @@ const meanings = {
   context: { colour: "#4e79a7", rank: 0 }, "cuda context and driver": { colour: "#4b2f7a", rank: 0 }, code: { colour: "#9c755f", rank: 0 }, stream: { colour: "#7a7fd1", rank: 0 },
   "local memory": { colour: "#76b7b2", rank: 0 }, "allocated before attach": { colour: "#2a6a50", rank: 0 }, parameter: { colour: "#59a14f", rank: 0 },
   optimizer_state: { colour: "#edc948", rank: 0 }, gradient: { colour: "#b07aa1", rank: 1 }, input: { colour: "#e15759", rank: 2 }, activation: { colour: "#f28e2b", rank: 2 },
+  loaded: { colour: "#008000", rank: 2 }, "buckets (DDP)": { colour: "#900070", rank: 1 }, "optimizer temporaries": { colour: "#a80018", rank: 2 }, result: { colour: "#6848c8", rank: 2 }, "workspace (cuDNN)": { colour: "#f088f8", rank: 2 },
   temporary: { colour: "#ff9da7", rank: 2 }, unknown: { colour: "#b8ab15", rank: 2 }, "workspace (cuBLAS)": { colour: "#8a6d3b", rank: 2 }, tensors: { colour: "#8cd17d", rank: 2 }, allocations: { colour: "#26a9f1", rank: 2 },
   video: { colour: "#33cfef", rank: 2 }, graphics: { colour: "#c6519c", rank: 2 }, opencl: { colour: "#d0897b", rank: 2 }, event: { colour: "#ae69d6", rank: 0 }, graph: { colour: "#54876c", rank: 0 },
   "shared, its owner gone": { colour: "#bca8c9", rank: 2 }, "cause not known": { colour: "#7c5e74", rank: 2 }, "calls under way": { colour: "#ccb897", rank: 3 },
