@@ -25,10 +25,14 @@ func secondGPUs(l *look) (out []Finding) {
 		if i < 0 || u.bytes < leastBytes || !only && (2*u.bytes > l.uses[i].bytes || !l.others(u)) {
 			continue
 		}
+		change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) before."
+		if line(context) == "" {
+			change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA. JAX opens all GPUs: start it with CUDA_VISIBLE_DEVICES."
+		}
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, of which %s is CUDA's context%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), bytefmt.Format(l.contexts(u)), madeAt(line(context))),
 			Bytes:  u.bytes,
-			Change: "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) before.",
+			Change: change,
 		})
 	}
 	return out
