@@ -129,7 +129,7 @@ func staleGradients(l *look) (out []Finding) {
 			s := &l.peak.Samples[a.Sample]
 			switch {
 			case s.PID != u.pid || s.GPU != u.gpu || s.Kind != snapshot.Tensor:
-			case s.Category == stacks.Gradient && a.Time.Before(last) && stacks.Backward(s.Stack) && !bucket(s):
+			case s.Category == stacks.Gradient && a.Time.Before(last) && stacks.Backward(s.Stack):
 				stale += a.Size
 				samples = append(samples, s)
 			case !a.Time.Before(last):

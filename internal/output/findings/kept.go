@@ -216,7 +216,7 @@ func gathered(l *look) (out []Finding) {
 // a constant or with random numbers.
 func result(s *snapshot.Sample) bool {
 	fills := []string{"aten::rand", "aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::arange", "aten::normal"}
-	return len(s.Stack) > 0 && (s.Category == stacks.Activation || s.Category == stacks.Temporary || s.Category == stacks.Unknown) &&
+	return len(s.Stack) > 0 && slices.Contains([]string{stacks.Result, stacks.Activation, stacks.Temporary, stacks.Unknown}, s.Category) &&
 		!slices.ContainsFunc(fills, func(f string) bool { return strings.HasPrefix(s.Operator, f) })
 }
 

@@ -176,10 +176,10 @@ func plans(l *look) (out []Finding) {
 func buckets(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		copied, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
-			return s.Kind == snapshot.Tensor && bucket(s)
+			return tensor(s, stacks.Bucket)
 		}))
 		gradients, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
-			return tensor(s, stacks.Gradient) && !bucket(s)
+			return tensor(s, stacks.Gradient)
 		}))
 		if matters(copied, u.bytes) && gradients >= copied/100*80 {
 			out = append(out, Finding{
@@ -190,16 +190,6 @@ func buckets(l *look) (out []Finding) {
 		}
 	}
 	return out
-}
-
-// bucket reports whether a tensor is of DistributedDataParallel's: it makes them when it is made, and again
-// before the second forward pass.
-func bucket(s *snapshot.Sample) bool {
-	return slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool {
-		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool {
-			return strings.HasPrefix(x.Function, "c10d::Reducer::") || strings.HasSuffix(x.Function, "DistributedDataParallel._ddp_init_helper")
-		})
-	})
 }
 
 // mostAlike counts the objects that are about as large as the largest: beside each workspace of cuBLAS there

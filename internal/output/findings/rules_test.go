@@ -478,7 +478,7 @@ func planned(n int64) *snapshot.Snapshot {
 // bucketed has gradients beside the buckets of DistributedDataParallel.
 func bucketed(gradients int64) *snapshot.Snapshot {
 	m := training()
-	m.tensors(stacks.Unknown, "", 20, 512*mib, native("c10d::Reducer::initialize_buckets", 9), python("DistributedDataParallel._ddp_init_helper", torch+"nn/parallel/distributed.py", 1200), main)
+	m.tensors(stacks.Bucket, "", 20, 512*mib, native("c10d::Reducer::initialize_buckets", 9), python("DistributedDataParallel._ddp_init_helper", torch+"nn/parallel/distributed.py", 1200), main)
 	m.tensors(stacks.Gradient, "AccumulateGrad", 40, gradients, main)
 	return m.Snapshot
 }
