@@ -144,8 +144,8 @@ type Process struct {
 	User      User              // that it runs as
 	Who       snapshot.Who      // who it belongs to
 	Parent    uint32            // PID of its parent
-	// ParentEnd is when its parent ended while it held memory on GPUs, in nanoseconds of
-	// CLOCK_MONOTONIC.
+	// ParentEnd is when its parent, which ran the same program, ended while it held memory on
+	// GPUs, in nanoseconds of CLOCK_MONOTONIC.
 	ParentEnd uint64
 }
 

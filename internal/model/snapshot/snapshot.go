@@ -164,7 +164,8 @@ type Process struct {
 	Exited bool   `json:"exited"`
 	Who
 	Parent int `json:"parent_pid,omitempty"`
-	// ParentEnded is when the parent ended while this process held memory on GPUs.
+	// ParentEnded is when the parent, which ran the same program, ended while this process held
+	// memory on GPUs.
 	ParentEnded time.Time `json:"parent_ended,omitzero"`
 	// Inuse, Peak and Allocated are bytes of owned device memory: of allocations that were
 	// traced, without what the driver uses itself.

@@ -249,6 +249,7 @@ var pythonScopes = []pythonScope{
 	{loading, "nn/parameter.py", nil},
 	{loading, "nn/modules/", words("__init__ reset_parameters _reset_parameters reset_running_stats")},
 	{loading, "distributed/fsdp/", words("unshard _unshard foreach_all_gather foreach_all_gather_copy_out init_all_gather_outputs alloc_all_gather_outputs _init_sharded_param _alloc_padded_unsharded_flat_param")},
+	{reducer, "nn/parallel/distributed.py", words("_ddp_init_helper")},
 	{accumulation, "distributed/fsdp/", words("foreach_reduce reduce_grad post_backward _post_backward_hook _reduce_grad")},
 	{elsewhere, "optim/swa_utils.py", nil},
 	{elsewhere, "optim/lr_scheduler.py", nil},

@@ -56,8 +56,7 @@ type process struct {
 	// their parent; some of them may have ended.
 	parent   event.Process
 	children []event.Process
-	// parentEnd is when the parent ended while this process held memory on GPUs, as
-	// record.Process.ParentEnd.
+	// parentEnd is as record.Process.ParentEnd.
 	parentEnd uint64
 }
 
@@ -340,6 +339,12 @@ func (p *processes) children(id event.Process) []event.Process {
 		return x.children
 	}
 	return nil
+}
+
+// sameProgram reports whether two processes are known to run one program.
+func (p *processes) sameProgram(a, b event.Process) bool {
+	x, y := p.known[a].program, p.known[b].program
+	return x != nil && y != nil && x.Path == y.Path
 }
 
 // Current returns the process that lives and has a PID, the zero Process for none.

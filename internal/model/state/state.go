@@ -352,7 +352,7 @@ func (s *State) endProcess(id event.Process, e *event.Event) {
 	}
 	s.windows.Exit(id, e.Time)
 	for _, child := range s.processes.children(id) {
-		if s.Held(child).Total > 0 {
+		if s.Held(child).Total > 0 && s.processes.sameProgram(id, child) {
 			s.processes.known[child].parentEnd = max(e.Time, 1)
 		}
 	}

@@ -94,6 +94,7 @@ var Rules = []Rule{
 	{"communicators", "many communicators of NCCL", []Need{Driver}, communicators},
 	{"second-gpu", "a context on a GPU that the process does not use", []Need{Driver}, secondGPUs},
 	{"workers", "worker processes with a context of their own", []Need{Driver}, workers},
+	{"orphan", "a process that outlives its parent", []Need{Driver}, orphans},
 	{"import", "memory that an import takes", []Need{Driver}, imports},
 }
 

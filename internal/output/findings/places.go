@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -143,6 +144,36 @@ func (l *look) startedBy(pid, parent int) bool {
 		command := l.commands[u.pid]
 		return command != l.commands[parent] && !strings.Contains(command, "multiprocessing")
 	})
+}
+
+// orphaned is how long a process may take to end after its parent.
+const orphaned = 10 * time.Second
+
+// orphans: a process held memory when its parent, of the same program, ended, and still does.
+func orphans(l *look) (out []Finding) {
+	now := l.end.Meta.Start.Add(l.end.Meta.Duration)
+	for i := range l.end.Processes {
+		p := &l.end.Processes[i]
+		since := now.Sub(p.ParentEnded)
+		if p.Exited || p.ParentEnded.IsZero() || since < orphaned {
+			continue
+		}
+		var bytes int64
+		for j := range l.end.Samples {
+			if s := &l.end.Samples[j]; s.PID == p.PID && snapshot.OnGPU(s.Kind) {
+				bytes += s.InuseBytes
+			}
+		}
+		if matters(bytes, bytes) {
+			out = append(out, Finding{
+				Says: fmt.Sprintf("%s (pid %d) has outlived the process that started it (pid %d), which ended %v after the trace began: %v later it still holds %s.",
+					p.Name, p.PID, p.Parent, p.ParentEnded.Sub(l.end.Meta.Start).Round(time.Second), since.Round(time.Second), bytefmt.Format(bytes)),
+				Bytes:  bytes,
+				Change: "If nothing needs it any more, end it. Children end with their parent by multiprocessing.Process(daemon=True), and by prctl(PR_SET_PDEATHSIG, SIGTERM) in the child even if the parent is killed.",
+			})
+		}
+	}
+	return out
 }
 
 // imports: memory was taken while a module was imported.

@@ -313,6 +313,9 @@ func TestRules(t *testing.T) {
 			}
 			return m.Snapshot
 		}(), "3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and hardly anything else: 1.78 GiB", 3 * 608 * mib},
+		{"orphan", left(45 * time.Second), left(55 * time.Second), // it may still end
+			"python3 (pid 11) has outlived the process that started it (pid 7), which ended 45s after the trace began: 15s later it still holds 518 MiB.", 518 * mib},
+		{"orphan", left(45 * time.Second), spawned("python3 train.py"), "python3 (pid 11) has outlived the process that started it (pid 7)", 518 * mib},
 		{"import", imported(snapshot.Tensor, "<frozen importlib._bootstrap>"), imported(event.KindContext.String(), "<frozen importlib._bootstrap>"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
 		{"import", imported(event.KindDevice.String(), "<frozen importlib._bootstrap>"), imported(event.KindDevice.String(), "/home/me/grid.py"), "The import at me/train.py:31 <module> takes 8.00 GiB of the GPU.", 8192 * mib},
 	}
@@ -525,6 +528,14 @@ func spawned(command string) *snapshot.Snapshot {
 	return m.Snapshot
 }
 
+// left has a child whose parent ended.
+func left(at time.Duration) *snapshot.Snapshot {
+	s := spawned("python3 train.py")
+	s.Processes[0].Exited = true
+	s.Processes[1].Parent, s.Processes[1].ParentEnded = 7, s.Meta.Start.Add(at)
+	return s
+}
+
 func imported(kind, file string) *snapshot.Snapshot {
 	m := training()
 	m.hold(snapshot.Labels{Kind: kind}, 1, 8192*mib, python("<module>", "/venv/lib/python3.12/site-packages/grid/__init__.py", 3), python("_call_with_frames_removed", file, 488), main)
@@ -568,11 +579,11 @@ func TestLacking(t *testing.T) {
 	m := made{&snapshot.Snapshot{}}
 	s := m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "pytorch"}, 1, mib, main)
 	v := Find(m.Snapshot, m.Snapshot)
-	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (10), with --holders 30s (12), as root (5)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
+	if got, want := v.lacking(), fmt.Sprintf("0 of %d causes were looked for. To look for the others, trace with --tensors (10), with --holders 30s (12), as root (6)", len(Rules)); got != want || len(v.lacks) != len(Rules) {
 		t.Errorf("%s, want %s: %+v", got, want, v)
 	}
 	s.Owner = "jax" // it has no tensors to trace
-	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 13 causes were looked for. To look for the others, trace with --holders 30s (8), as root (5)"; got != want {
+	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 14 causes were looked for. To look for the others, trace with --holders 30s (8), as root (6)"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	full := training()
