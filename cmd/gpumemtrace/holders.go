@@ -29,6 +29,7 @@ const holdersExamples = `  sudo gpumemtrace holders -p 4711                # whi
   sudo gpumemtrace holders -p 4711 --by retainer  # what would be freed if an object were gone
   sudo gpumemtrace holders -p 4711 --by parameter # each parameter, its gradient and its optimizer state
   sudo gpumemtrace holders -p 4711 --by shape
+  sudo gpumemtrace holders -p 4711 --segments     # why cached memory does not serve a request
   sudo gpumemtrace holders -p 4711 --again 10s    # what came and what went in ten seconds
   sudo gpumemtrace holders -p 4711 -o held.pb.gz && gpumemtrace report held.pb.gz`
 
@@ -50,11 +51,12 @@ func newHolders() *cobra.Command {
 		Short:   "Show which object keeps each tensor of a running Python program alive; this needs no trace",
 		Example: holdersExamples,
 		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return h.run() },
+		RunE:    func(c *cobra.Command, _ []string) error { return h.run(c) },
 	}
 	c.Flags().IntVarP(&h.report.PID, "pid", "p", 0, "the process whose heap is read")
 	c.Flags().StringVar(&h.by, "by", holders.Names()[0], "a row for each of: "+strings.Join(holders.Names(), ", "))
 	c.Flags().DurationVar(&h.again, "again", 0, "read the heap a second time after this long, and show what was added and what is gone")
+	c.Flags().BoolVar(&h.report.Divided, "segments", false, "show how PyTorch's segments are divided instead: how much is in tensors, how much is cached, and the largest free block")
 	c.Flags().BoolVar(&h.report.CPU, "cpu", false, "show tensors in the CPU's memory too")
 	addKeys(c.Flags(), &h.keys)
 	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes; this ends a wait of the program in epoll_wait and some other system calls with EINTR")
@@ -65,7 +67,7 @@ func newHolders() *cobra.Command {
 	return c
 }
 
-func (h *holdersCommand) run() (err error) {
+func (h *holdersCommand) run(c *cobra.Command) (err error) {
 	if h.report.PID <= 0 {
 		return usagef("give the process whose heap to read: -p PID")
 	}
@@ -82,6 +84,9 @@ func (h *holdersCommand) run() (err error) {
 	format := out.format.Name
 	if h.again > 0 && (format == "pprof" || format == "folded") {
 		return usagef("--again shows differences, and the %s format cannot show memory that was freed: use table, json or csv", format)
+	}
+	if h.report.Divided && (h.again > 0 || c.Flags().Changed("by") || format != "table" && format != "json") {
+		return usagef("--segments is a page of its own, without --by and --again: as a table, or as json, which has everything")
 	}
 	h.heap.Keys, h.heap.CPU = heap.Keys(h.keys), h.report.CPU
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -116,6 +121,9 @@ func (h *holdersCommand) next() (commands []export.Command) {
 		}
 	}
 	again := shown.String()
+	if !h.report.Divided && len(h.report.Reading.Allocators) > 0 {
+		commands = append(commands, export.Command{Args: again + "--segments", Answers: "How PyTorch's cached memory is divided"})
+	}
 	if h.report.By != holders.Retainer {
 		commands = append(commands, export.Command{Args: again + "--by retainer", Answers: "What would be freed if an object were gone"})
 	}
@@ -195,6 +203,11 @@ func (h *holdersCommand) write(w io.Writer, format string, o export.Options, beg
 	switch format {
 	case "json":
 		return r.JSON(w)
+	case "table":
+		if r.Divided {
+			o.Segments = true
+			return export.Report(w, r.Segments(version, strings.Join(os.Args, " "), began), o)
+		}
 	case "csv":
 		return r.CSV(w)
 	case "folded":

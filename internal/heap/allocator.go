@@ -73,10 +73,11 @@ type allocatorReader struct {
 	left int // slots of tables that may still be read
 	more int // elements of sets that may still be read
 
-	blocks  map[uint64]gpuBlock // by the address of the object
-	todo    []uint64            // objects to read
-	pools   map[uint64]bool     // whose sets were read
-	devices map[uint64]bool     // whether what is at an address has pools
+	blocks  map[uint64]gpuBlock      // by the address of the object
+	todo    []uint64                 // objects to read
+	pools   map[uint64]pool          // whose sets were read
+	private map[uint64]holder.PoolID // by the address of the object
+	devices map[uint64]bool          // whether what is at an address has pools
 	gone    uint64
 }
 
@@ -84,6 +85,12 @@ var (
 	allocatorGone = losses.Add("heap_allocator_changed", "parts of PyTorch's allocator that changed while they were read, or were too many")
 	allocatorOff  = losses.Add("heap_allocator_off", "readings of PyTorch's allocator that do not add up to its statistics: it changed while it was read")
 )
+
+// A pool is what a block says of the pool that it is of.
+type pool struct {
+	id    holder.PoolID
+	small bool
+}
 
 // A gpuBlock is an object of the class Block.
 type gpuBlock struct {
@@ -100,7 +107,7 @@ func readAllocator(m *cache, cpp *cppReader, pointer uint64, rounds int, lost *l
 	least, gone := ^uint64(0), uint64(0)
 	for range rounds {
 		m.forget()
-		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, more: maxElements, blocks: map[uint64]gpuBlock{}, pools: map[uint64]bool{}, devices: map[uint64]bool{}}
+		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, more: maxElements, blocks: map[uint64]gpuBlock{}, pools: map[uint64]pool{}, private: map[uint64]holder.PoolID{}, devices: map[uint64]bool{}}
 		found, refused := r.read(pointer)
 		if refused != "" {
 			why = refused
@@ -176,6 +183,7 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	sorting.Stable(all, func(a, b gpuBlock) int {
 		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.Address, b.Address), -cmp.Compare(a.Size, b.Size))
 	})
+	expandable(all)
 	var last *gpuBlock
 	for i := range all {
 		b := &all[i]
@@ -190,6 +198,11 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 		last = b
 		p := r.blocks[b.prev]
 		b.First = b.prev == 0 || p.State == holder.Unmapped || p.Size == 0
+		of, ok := r.pools[b.pool]
+		if !ok {
+			of.id = holder.UnknownPool
+		}
+		b.Private, b.Small = of.id, of.small
 		out[b.device].Blocks = append(out[b.device].Blocks, b.Block)
 	}
 	for i, d := range devices {
@@ -197,6 +210,21 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 		out[i].Figures = r.statistics(figures[i], d)
 	}
 	return slices.DeleteFunc(out, func(a holder.Allocator) bool { return len(a.Blocks) == 0 && a.Figures == nil }), ""
+}
+
+// expandable marks the blocks of expandable segments. A segment is one if its chain of neighbours has addresses
+// without memory: PyTorch reserves more addresses for each than the GPU has memory.
+func expandable(all []gpuBlock) {
+	for from := 0; from < len(all); {
+		to, unmapped := from, false
+		for ; to < len(all) && (to == from || all[to].prev != 0); to++ {
+			unmapped = unmapped || all[to].State == holder.Unmapped
+		}
+		for i := range all[from:to] {
+			all[from+i].Expandable = unmapped
+		}
+		from = to
+	}
 }
 
 // findDevices returns the addresses of the objects that stand for the GPUs. The allocator has a vector of
@@ -337,14 +365,24 @@ func (r *allocatorReader) waits(at uint64) bool {
 }
 
 // pool reads the free blocks of a pool, which begins with a set of them, and a set of those that are not
-// mapped.
+// mapped. Then it says whether its blocks are small, and which private pool has it, if one does: that has
+// an id, and the pool lies in it.
 func (r *allocatorReader) pool(at uint64) {
-	if at == 0 || r.pools[at] || len(r.pools) == maxPools {
+	if _, ok := r.pools[at]; ok || at == 0 || len(r.pools) == maxPools {
 		return
 	}
-	r.pools[at] = true
 	r.set(at + 8)
-	r.set(at + 8 + 8*setWords)
+	unmapped := at + 8 + 8*setWords // older releases have no such set
+	r.set(unmapped)
+	p := pool{id: holder.UnknownPool}
+	if w := r.mem.words(at+8*2*setWords, 2); len(w) == 2 && w[0]&0xff <= 1 && r.isSet(unmapped) {
+		owner := w[1]
+		id, ok := r.private[owner]
+		if owner == 0 || ok && owner < at && at < owner+8*poolWords {
+			p = pool{id: id, small: w[0]&0xff == 1}
+		}
+	}
+	r.pools[at] = p
 }
 
 // setWords is how many words a std::set has: how it compares, then a node without a value, with the root as its
@@ -398,7 +436,7 @@ func (r *allocatorReader) device(at uint64) []int64 {
 		}
 		if isTable(words[i:]) && !r.listsBlocks(words[i:]) {
 			for _, s := range r.slots(words[i:], 4) { // private pools by two numbers
-				r.private(s.value)
+				r.privatePool(s.value, holder.PoolID{First: s.key, Second: s.second})
 			}
 		}
 	}
@@ -420,14 +458,14 @@ func (r *allocatorReader) listsBlocks(words []uint64) (any bool) {
 	return any
 }
 
-// private reads the sets of a private pool.
-func (r *allocatorReader) private(at uint64) {
-	if at == 0 || at&7 != 0 || r.pools[at] || len(r.pools) == maxPools {
+// privatePool reads the sets of a private pool.
+func (r *allocatorReader) privatePool(at uint64, id holder.PoolID) {
+	if _, ok := r.private[at]; ok || at == 0 || at&7 != 0 || len(r.private) == maxPools {
 		return
 	}
 	for i := range uint64(poolWords) {
 		if r.isSet(at + 8*i) {
-			r.pools[at] = true
+			r.private[at] = id
 			r.set(at + 8*i)
 		}
 	}

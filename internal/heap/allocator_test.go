@@ -120,10 +120,14 @@ func TestAllocator(t *testing.T) {
 	a.do("free c", "free d") // GPU 1 has nothing but a free segment
 	a.agrees()
 	a.do("many l 9000 0") // more than there may be pools
+	before := reservedOf(a.agrees()[0])
 	a.do("new p 3000000 0 7", "new q 100 0 7")
 	a.agrees()
 	a.do("free p", "free q") // a private pool with nothing in use
-	a.agrees()
+	before["0.7"], before["0.7 small"] = 20, 2
+	if d := cmp.Diff(before, reservedOf(a.agrees()[0])); d != "" {
+		t.Errorf("MiB of pools (-want +read):\n%s", d)
+	}
 	a.do("wait b") // it is alone in its segment, and in no set
 	all := a.agrees()
 	var waiting []uint64
@@ -137,6 +141,33 @@ func TestAllocator(t *testing.T) {
 	}
 	a.do("many m 20000 1")
 	a.agrees()
+	a.do("new r 2000000 0 8", "unmap r") // the end of its segment has no memory any more
+	all, _ = a.read()
+	before["0.8 expandable"] = 1
+	if d := cmp.Diff(before, reservedOf(all[0])); d != "" {
+		t.Errorf("MiB of pools (-want +read):\n%s", d)
+	}
+}
+
+// reservedOf returns how many MiB are reserved by what sort of pool, and of segment.
+func reservedOf(a holder.Allocator) map[string]uint64 {
+	sums := map[string]uint64{}
+	for _, b := range a.Blocks {
+		name := b.Private.String()
+		if b.Small {
+			name += " small"
+		}
+		if b.Expandable {
+			name += " expandable"
+		}
+		if b.State != holder.Unmapped {
+			sums[strings.TrimSpace(name)] += b.Size
+		}
+	}
+	for name := range sums {
+		sums[name] >>= 20
+	}
+	return sums
 }
 
 // What changes at full speed is off by little, and no two blocks overlap.
@@ -213,6 +244,10 @@ func readImage(t testing.TB, m Memory, pointer uint64) ([]holder.Allocator, stri
 
 // The sums are what torch.cuda.memory_stats() and memory_snapshot() said in the process.
 func TestAllocatorReal(t *testing.T) {
+	pools := map[string]map[string]uint64{
+		"native":     {"": 244, "small": 1262, "0.1": 40, "0.1 small": 2, "1.0": 32, "1.0 small": 2},
+		"expandable": {"expandable": 220, "small expandable": 1210, "0.1 expandable": 40, "0.1 small expandable": 2, "1.0 expandable": 40, "1.0 small expandable": 2},
+	}
 	for name, want := range map[string]holder.Sum{
 		"native":     {Blocks: 2051, Free: 1267, Segments: 646, Reserved: 1658847232, Allocated: 1063245824, Active: 1063245824, Requested: 1062741364},
 		"expandable": {Blocks: 2051, Free: 1022, Segments: 7, Reserved: 1587544064, Allocated: 1063245824, Active: 1063245824, Requested: 1062741364},
@@ -227,6 +262,9 @@ func TestAllocatorReal(t *testing.T) {
 		}
 		if off := all[0].Off(); off != 0 {
 			t.Errorf("%s: %d bytes off PyTorch's statistics", name, off)
+		}
+		if d := cmp.Diff(pools[name], reservedOf(all[0])); d != "" {
+			t.Errorf("%s: MiB of pools (-want +read):\n%s", name, d)
 		}
 	}
 }

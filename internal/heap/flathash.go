@@ -28,8 +28,8 @@ func longestRun(words []uint64) (first, n int) {
 	return first, n
 }
 
-// An entry is what a table has for one key.
-type entry struct{ key, value uint64 }
+// An entry is what a table has for one key, which may be of two words.
+type entry struct{ key, second, value uint64 }
 
 // slots returns the entries of the table that words begin with, none if they begin with no table. Each entry has
 // width words: first how far it lies from its own slot, then its key, and last its value. In a set the key is
@@ -50,7 +50,7 @@ func (r *allocatorReader) slots(words []uint64, width int) (out []entry) {
 		w := r.mem.words(at, piece*width)
 		for ; len(w) >= width; w = w[width:] {
 			if int8(w[0]) >= 0 && w[width-1] != 0 {
-				out = append(out, entry{w[1], w[width-1]})
+				out = append(out, entry{w[1], w[width-2], w[width-1]})
 			}
 		}
 		at += uint64(piece * width * 8)

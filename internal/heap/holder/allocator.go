@@ -1,5 +1,7 @@
 package holder
 
+import "iter"
+
 // An Allocator is PyTorch's caching allocator of the memory of one GPU.
 type Allocator struct {
 	Device int32 `json:"device"` // CUDA ordinal inside the process
@@ -16,7 +18,11 @@ type Block struct {
 	Requested uint64     `json:"requested"` // bytes that the program asked for, 0 if it is not allocated
 	Stream    uint64     `json:"stream"`    // handle of the stream that it was allocated on
 	State     BlockState `json:"state"`
-	First     bool       `json:"first"` // of its segment
+	First     bool       `json:"first"`      // of its segment
+	Small     bool       `json:"small_pool"` // it meets requests of at most 1 MiB, others all larger ones
+	// Expandable is whether its segment is a range of mapped pages.
+	Expandable bool   `json:"expandable"`
+	Private    PoolID `json:"private_pool"` // that it is of
 }
 
 // A BlockState says who may use a block.
@@ -93,6 +99,30 @@ func (a *Allocator) Sum() (s Sum) {
 		}
 	}
 	return s
+}
+
+// Segments yields the blocks of each segment, by address. Of an expandable one these are the mapped blocks that
+// lie side by side.
+func (a *Allocator) Segments() iter.Seq[[]Block] {
+	return func(yield func([]Block) bool) {
+		for from := 0; from < len(a.Blocks); {
+			if a.Blocks[from].State == Unmapped {
+				from++
+				continue
+			}
+			to := from + 1
+			for ; to < len(a.Blocks); to++ {
+				last, b := &a.Blocks[to-1], &a.Blocks[to]
+				if b.First || b.State == Unmapped || last.Address+last.Size != b.Address {
+					break
+				}
+			}
+			if !yield(a.Blocks[from:to]) {
+				return
+			}
+			from = to
+		}
+	}
 }
 
 // Off returns by how many bytes the blocks are not what the statistics say, before or after.

@@ -12,8 +12,8 @@ import (
 )
 
 var someBlocks = &holder.Reading{Begin: 77, Allocators: []holder.Allocator{
-	{Device: 0, Blocks: []holder.Block{{Address: 0x7f0000000000, Size: 2048, Requested: 2000, Stream: 5, State: holder.Allocated, First: true}, {Address: 0x7f0000000800, Size: 1 << 20, State: holder.Waiting}}},
-	{Device: 1, Blocks: []holder.Block{{Address: 0x7e0000000000, Size: 1 << 40, State: holder.Unmapped, First: true}}},
+	{Device: 0, Blocks: []holder.Block{{Address: 0x7f0000000000, Size: 2048, Requested: 2000, Stream: 5, State: holder.Allocated, First: true, Small: true, Private: holder.PoolID{First: 1}}, {Address: 0x7f0000000800, Size: 1 << 20, State: holder.Waiting}}},
+	{Device: 1, Blocks: []holder.Block{{Address: 0x7e0000000000, Size: 1 << 40, State: holder.Unmapped, First: true, Expandable: true, Private: holder.UnknownPool}}},
 }}
 
 // A change of the file is a change of fileVersion.

@@ -152,18 +152,37 @@ func (c *Fields) heap(h *Heap, module func(*holder.Module)) {
 }
 
 func visitBlocks(c *Fields, r *Blocks) {
+	c.blocks(r, 9, func(b *holder.Block) {
+		c.oldBlock(b)
+		c.Bool(&b.Small, &b.Expandable)
+		c.Uint(&b.Private.First, &b.Private.Second)
+	})
+}
+
+// visitOldBlocks visits what version 13 has of blocks.
+func visitOldBlocks(c *Fields, r *Blocks) { c.blocks(r, 5, c.oldBlock) }
+
+func (c *Fields) blocks(r *Blocks, least int, block func(*holder.Block)) {
 	c.Process(&r.Process)
 	c.moment(&r.Begin)
 	UpTo(c, &r.Index, math.MaxInt32)
 	Signed(c, &r.Device)
 	c.Bool(&r.More)
 	var last uint64
-	List(c, &r.Blocks, 5, MaxHeapEntries, func(b *holder.Block) {
+	List(c, &r.Blocks, least, MaxHeapEntries, func(b *holder.Block) {
 		c.Near(&b.Address, &last)
-		c.Uint(&b.Size, &b.Requested, &b.Stream)
-		UpTo(c, &b.State, uint64(holder.NumBlockStates)-1)
-		c.Bool(&b.First)
+		block(b)
 	})
+}
+
+// oldBlock visits what version 13 has of a block behind its address. It does not say which pool that is of.
+func (c *Fields) oldBlock(b *holder.Block) {
+	c.Uint(&b.Size, &b.Requested, &b.Stream)
+	UpTo(c, &b.State, uint64(holder.NumBlockStates)-1)
+	c.Bool(&b.First)
+	if c.reading {
+		b.Private = holder.UnknownPool
+	}
 }
 
 func (c *Fields) storage(s *holder.Storage) {

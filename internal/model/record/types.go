@@ -34,10 +34,11 @@ var types = [...]recordType{
 	13: of(visitPart),
 	14: of(visitTensors),
 	15: of(visitOldHeap),
-	16: of(visitBlocks),
+	16: of(visitOldBlocks),
 	17: of(func(c *Fields, r *Allocator) { c.Process(&r.Process); c.Text(&r.Settings) }),
 	18: of(visitProcess), // since version 14
 	19: of(visitHeap),    // since version 14
+	20: of(visitBlocks),  // since version 14
 }
 
 // entries has the numbers of entries by the types of records. Of two with one type the later one is

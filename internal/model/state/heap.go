@@ -147,14 +147,12 @@ func pieces(all []holders.Allocator) (n int) {
 // segmentsOf returns the segments of allocators.
 func segmentsOf(all []holders.Allocator) (out []segment) {
 	for i := range all {
-		for _, b := range all[i].Blocks {
-			if b.State == holders.Unmapped {
-				continue
+		for blocks := range all[i].Segments() {
+			s := segment{device: all[i].Device, from: blocks[0].Address}
+			for j := range blocks {
+				s.add(&blocks[j])
 			}
-			if n := len(out); b.First || n == 0 || out[n-1].to != b.Address || out[n-1].device != all[i].Device {
-				out = append(out, segment{device: all[i].Device, from: b.Address, to: b.Address})
-			}
-			out[len(out)-1].add(&b)
+			out = append(out, s)
 		}
 	}
 	return out

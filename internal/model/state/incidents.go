@@ -5,12 +5,12 @@ import (
 	"slices"
 	"time"
 
+	holders "github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
 // Durations are in nanoseconds, as the times of events.
@@ -76,7 +76,7 @@ type Incident struct {
 	// the allocators when it gave up.
 	returned, gave int64
 	tensor         int64
-	private        tensors.PoolID // that the thread asked for
+	private        holders.PoolID // that the thread asked for
 	caches         []cache
 	over           bool // nothing more will be learnt
 	read           bool // gpus are known

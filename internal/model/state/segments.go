@@ -65,16 +65,8 @@ func (s *State) caches(shown func(event.Process) bool) []cache {
 // allocator shows c, of a process with a name.
 func (c *cache) allocator(name string) snapshot.Allocator {
 	a := snapshot.Allocator{PID: int(c.id.PID), Process: name, GPU: c.gpu, Outside: c.outside}
-	for _, x := range c.segments {
-		class := snapshot.Segments{
-			Private: x.Private.String(), Class: x.Class.String(), Expandable: x.Class.Expandable(), Small: x.Class.Small(), Count: int64(x.Count),
-			Reserved: x.Reserved, Allocated: x.Allocated, Cached: x.Reserved - x.Allocated,
-			FreeBlocks: int64(x.Blocks), LargestFree: x.Largest, Releasable: x.Releasable,
-		}
-		if class.Private != "" {
-			class.Releasable, class.Kept = 0, x.Releasable
-		}
-		a.Segments = append(a.Segments, class)
+	for i := range c.segments {
+		a.Segments = append(a.Segments, c.segments[i].Shown())
 	}
 	// Where all memory of the allocator was seen allocated, tensors that it counts and
 	// that were not seen lie in that memory too.

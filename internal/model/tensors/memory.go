@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/btree"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
@@ -18,7 +19,7 @@ type extent struct {
 	handed   bool   // a tensor was in it
 	device   int32  // the site's, or else that of the first tensor in it
 	pool     *Pool
-	private  PoolID
+	private  holder.PoolID
 	tensors  map[uint64]struct{} // their addresses, made with the first one
 }
 

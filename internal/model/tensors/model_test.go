@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
@@ -18,7 +19,7 @@ type model struct {
 	tensors []modelTensor
 	peak    map[*ledger.Site]int64
 	handed  map[modelExtent]bool // a tensor was in it
-	private map[modelExtent]PoolID
+	private map[modelExtent]holder.PoolID
 }
 
 type modelExtent struct {
@@ -201,14 +202,14 @@ func TestModel(t *testing.T) {
 		sites := []*ledger.Site{{}, {}, {}}
 		sites[0].Kind, sites[1].Kind, sites[2].Kind = event.KindDevice, event.KindVMM, event.KindVMM
 		sites[1].Device, sites[2].Device = 1, event.NoDevice
-		m := &model{peak: map[*ledger.Site]int64{}, handed: map[modelExtent]bool{}, private: map[modelExtent]PoolID{}}
+		m := &model{peak: map[*ledger.Site]int64{}, handed: map[modelExtent]bool{}, private: map[modelExtent]holder.PoolID{}}
 		for now := uint64(1); now < 600; now++ {
 			addr := 0x1000 + uint64(r.IntN(64))*2*cell*scale
 			size := uint64(1+r.IntN(10)) * cell * scale
 			var what string
 			switch n := r.IntN(21); {
 			case n == 20:
-				pool := []PoolID{{1, 0}, {0, 1}, UnknownPool}[r.IntN(3)]
+				pool := []holder.PoolID{{First: 1}, {Second: 1}, holder.UnknownPool}[r.IntN(3)]
 				what = fmt.Sprintf("pool %x %x %s", addr, size, pool)
 				l.Apply(&event.Event{Op: event.OpPrivatePoolMemory, Time: now, Proc: proc, Addr: addr, Size: size, Handle: pool.First, Part: pool.Second})
 				for _, x := range m.extents {

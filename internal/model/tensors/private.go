@@ -1,10 +1,9 @@
 package tensors
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -24,32 +23,10 @@ import (
 // that of a window that was not seen to begin.
 const maxWindows = 64
 
-// A PoolID is a private pool's MempoolId_t, or zero for the pool of all requests. Pools
-// of graphs have a First, those that the program made by itself a Second.
-type PoolID struct{ First, Second uint64 }
-
-// UnknownPool is of what may be a private pool's.
-var UnknownPool = PoolID{event.NoTotal, event.NoTotal}
-
-// String returns "" for the pool of all requests, "unknown", or the id.
-func (p PoolID) String() string {
-	switch p {
-	case PoolID{}:
-		return ""
-	case UnknownPool:
-		return "unknown"
-	}
-	return fmt.Sprintf("%d.%d", p.First, p.Second)
-}
-
-func (p PoolID) compare(o PoolID) int {
-	return cmp.Or(cmp.Compare(p.First, o.First), cmp.Compare(p.Second, o.Second))
-}
-
 // A window is open while the allocator takes memory on a device for a private pool.
 type window struct {
 	device int32
-	pool   PoolID
+	pool   holder.PoolID
 	thread uint32 // that opened it
 	time   uint64
 	alone  bool // a capture of thread's keeps others from a plain cuMemAlloc
@@ -83,7 +60,9 @@ func (ws windows) capture(e *event.Event) {
 
 // remove removes the window that e opens or closes, and returns whether there was one.
 func (ws *windows) remove(e *event.Event) bool {
-	i := slices.IndexFunc(*ws, func(w window) bool { return w.device == e.Device && w.pool == PoolID{e.Handle, e.Part} })
+	i := slices.IndexFunc(*ws, func(w window) bool {
+		return w.device == e.Device && w.pool == holder.PoolID{First: e.Handle, Second: e.Part}
+	})
 	if i >= 0 {
 		*ws = slices.Delete(*ws, i, i+1)
 	}
@@ -98,35 +77,35 @@ func (ws *windows) open(e *event.Event, lost *loss.Set) {
 		lost.Add(lossPools, 1)
 		*ws = slices.Delete(*ws, 0, 1)
 	}
-	*ws = append(*ws, window{device: e.Device, pool: PoolID{e.Handle, e.Part}, thread: e.TID, time: e.Time, alone: e.Size == 1})
+	*ws = append(*ws, window{device: e.Device, pool: holder.PoolID{First: e.Handle, Second: e.Part}, thread: e.TID, time: e.Time, alone: e.Size == 1})
 }
 
 // doubt records that any segment so far on a device may be a private pool's.
 func (m *memory) doubt(device int32) {
 	m.extents.Ascend(func(x *extent) bool {
-		if x.private == (PoolID{}) && (x.device == device || x.device == event.NoDevice) {
-			x.private = UnknownPool
+		if x.private == (holder.PoolID{}) && (x.device == device || x.device == event.NoDevice) {
+			x.private = holder.UnknownPool
 		}
 		return true
 	})
 }
 
 // privatePool returns the pool of memory that begins at a call site.
-func (p *process) privatePool(at *ledger.Site) PoolID {
+func (p *process) privatePool(at *ledger.Site) holder.PoolID {
 	if e := p.l.during; e != nil && e.Proc == p.id {
 		return p.windows.serves(at.Device, e.TID, at.Kind == event.KindDevice)
 	}
-	return PoolID{}
+	return holder.PoolID{}
 }
 
 // Private returns the pool that requests of a thread are for on a device.
-func (l *Ledger) Private(proc event.Process, device int32, thread uint32) PoolID {
+func (l *Ledger) Private(proc event.Process, device int32, thread uint32) holder.PoolID {
 	return l.lookup(proc).windows.serves(device, thread, false)
 }
 
 // serves returns the pool for which a thread takes memory on a device: by a plain
 // cuMemAlloc, or else by a call that any capture allows.
-func (ws windows) serves(device int32, thread uint32, plain bool) PoolID {
+func (ws windows) serves(device int32, thread uint32, plain bool) holder.PoolID {
 	var open []*window
 	own := 0
 	for i := range ws {
@@ -139,13 +118,13 @@ func (ws windows) serves(device int32, thread uint32, plain bool) PoolID {
 	}
 	switch {
 	case len(open) == 0:
-		return PoolID{}
+		return holder.PoolID{}
 	// Of several windows the oldest counts whose filter lets the request through.
 	case device != event.NoDevice && own == 1 && open[0].thread == thread,
 		device != event.NoDevice && len(open) == 1 && open[0].alone && plain:
 		return open[0].pool
 	}
-	return UnknownPool
+	return holder.UnknownPool
 }
 
 // reset removes the windows of an image that was replaced at a time.

@@ -1,12 +1,12 @@
 package tensors
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
@@ -94,7 +94,7 @@ func (m poolModel) alone(i, k int) (yes bool) {
 }
 
 // pool returns that of the memory that event k brought.
-func (m poolModel) pool(k int) PoolID {
+func (m poolModel) pool(k int) holder.PoolID {
 	e := &m[k]
 	var there []int
 	own := 0
@@ -113,16 +113,16 @@ func (m poolModel) pool(k int) PoolID {
 			o := &m[j]
 			if o.Op == event.OpPrivatePoolEnd && o.Device == max(e.Device, 0) &&
 				!slices.ContainsFunc(m.open(j), func(i int) bool { return same(&m[i], o) }) {
-				return UnknownPool
+				return holder.UnknownPool
 			}
 		}
-		return PoolID{}
+		return holder.PoolID{}
 	}
 	first := &m[there[0]]
 	if e.Device != event.NoDevice && (own == 1 && first.TID == e.TID || len(there) == 1 && e.Kind == event.KindDevice && m.alone(there[0], k)) {
-		return PoolID{first.Handle, first.Part}
+		return holder.PoolID{First: first.Handle, Second: first.Part}
 	}
-	return UnknownPool
+	return holder.UnknownPool
 }
 
 // TestPrivatePools: after each of many random events each segment is of the pool that the
@@ -156,11 +156,11 @@ func TestPrivatePools(t *testing.T) {
 				at[e.Addr] = len(m)
 			}
 			if windowed(&e) {
-				pool := []PoolID{{1, 0}, {2, 0}, {0, 1}}[r.IntN(3)]
+				pool := []holder.PoolID{{First: 1}, {First: 2}, {Second: 1}}[r.IntN(3)]
 				// Mostly the end of one that is open.
 				if open := m.open(len(m)); e.Op == event.OpPrivatePoolEnd && len(open) > 0 && r.IntN(8) > 0 {
 					o := &m[open[r.IntN(len(open))]]
-					pool, e.Device = PoolID{o.Handle, o.Part}, o.Device
+					pool, e.Device = holder.PoolID{First: o.Handle, Second: o.Part}, o.Device
 				}
 				e.Handle, e.Part = pool.First, pool.Second
 			}
@@ -176,7 +176,7 @@ func TestPrivatePools(t *testing.T) {
 				f.apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: now, Proc: proc, Addr: e.Addr, Size: 512,
 					Device: max(e.Device, 0), Handle: event.NoTotal, Part: event.NoTotal})
 			}
-			want := map[uint64]PoolID{}
+			want := map[uint64]holder.PoolID{}
 			for addr, k := range at {
 				want[addr] = m.pool(k)
 			}
@@ -206,8 +206,8 @@ func TestPrivatePools(t *testing.T) {
 }
 
 // poolsOf returns the pools of a process's segments, by address.
-func poolsOf(l *Ledger) map[uint64]PoolID {
-	out := map[uint64]PoolID{}
+func poolsOf(l *Ledger) map[uint64]holder.PoolID {
+	out := map[uint64]holder.PoolID{}
 	if p := l.procs[proc]; p != nil {
 		p.memory.extents.Ascend(func(x *extent) bool {
 			out[x.from] = x.private
@@ -224,7 +224,7 @@ func TestPrivatePoolsOfOthers(t *testing.T) {
 	window := func(of event.Process, now uint64, op event.Op) {
 		f.apply(&event.Event{Op: op, Time: now, Proc: of, TID: 1, Handle: 1})
 	}
-	alloc := func(now uint64) PoolID {
+	alloc := func(now uint64) holder.PoolID {
 		f.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Time: now, Proc: proc, TID: 1, Addr: now << 30, Size: largeSegment})
 		return poolsOf(f.l)[now<<30]
 	}
@@ -233,11 +233,11 @@ func TestPrivatePoolsOfOthers(t *testing.T) {
 		t.Errorf("in the window it is of pool %q", got)
 	}
 	f.apply(&event.Event{Op: event.OpExec, Time: 3, Proc: proc})
-	if got := alloc(4); got != (PoolID{}) {
+	if got := alloc(4); got != (holder.PoolID{}) {
 		t.Errorf("after an exec it is of pool %q", got)
 	}
 	window(other, 5, event.OpPrivatePoolBegin)
-	if got := alloc(6); got != (PoolID{}) {
+	if got := alloc(6); got != (holder.PoolID{}) {
 		t.Errorf("in another process's window it is of pool %q", got)
 	}
 	window(other, 7, event.OpPrivatePoolEnd)
@@ -271,9 +271,4 @@ func TestManyWindows(t *testing.T) {
 			t.Errorf("%d %s, want %d", c.Value, c.Name, want[c.Name])
 		}
 	}
-}
-
-func ExamplePoolID() {
-	fmt.Printf("%q %q %q\n", PoolID{}, PoolID{0, 2}, UnknownPool)
-	// Output: "" "0.2" "unknown"
 }

@@ -3,7 +3,9 @@ package tensors
 import (
 	"cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
@@ -61,7 +63,7 @@ func classOf(x *extent) Class {
 // Segments are those of one class that a process's allocator has on one device.
 type Segments struct {
 	Device  int32 // CUDA ordinal inside the process, or event.NoDevice
-	Private PoolID
+	Private holder.PoolID
 	Class   Class
 	Count   int // of an expandable class: ranges of pages without a gap
 	// Reserved bytes are all that they have, Allocated those in tensors.
@@ -116,14 +118,77 @@ func (p *process) segments() []Segments {
 		return true
 	})
 	w.end()
-	out := make([]Segments, 0, len(w.sums))
-	for _, s := range w.sums {
+	return sorted(w.sums)
+}
+
+// sorted returns segments by device, private pool and class.
+func sorted(sums map[segmentKey]*Segments) []Segments {
+	out := make([]Segments, 0, len(sums))
+	for _, s := range sums {
 		out = append(out, *s)
 	}
 	sorting.Stable(out, func(a, b Segments) int {
-		return cmp.Or(cmp.Compare(a.Device, b.Device), a.Private.compare(b.Private), cmp.Compare(a.Class, b.Class))
+		return cmp.Or(cmp.Compare(a.Device, b.Device), a.Private.Compare(b.Private), cmp.Compare(a.Class, b.Class))
 	})
 	return out
+}
+
+// Shown returns what outputs show of s.
+func (s *Segments) Shown() snapshot.Segments {
+	out := snapshot.Segments{
+		Private: s.Private.String(), Class: s.Class.String(), Expandable: s.Class.Expandable(), Small: s.Class.Small(), Count: int64(s.Count),
+		Reserved: s.Reserved, Allocated: s.Allocated, Cached: s.Reserved - s.Allocated,
+		FreeBlocks: int64(s.Blocks), LargestFree: s.Largest, Releasable: s.Releasable,
+	}
+	if out.Private != "" {
+		out.Releasable, out.Kept = 0, s.Releasable
+	}
+	return out
+}
+
+// OfBlocks returns the segments of an allocator whose blocks are known, by private pool and class. What another
+// stream may still use counts as allocated.
+func OfBlocks(a *holder.Allocator) []Segments {
+	sums := map[segmentKey]*Segments{}
+	for blocks := range a.Segments() {
+		s := segmentOf(blocks)
+		s.Device = a.Device
+		s.addTo(sums)
+	}
+	return sorted(sums)
+}
+
+// segmentOf returns the segment that has blocks.
+func segmentOf(blocks []holder.Block) Segments {
+	first, last := &blocks[0], &blocks[len(blocks)-1]
+	s := Segments{Private: first.Private, Class: Larger, Count: 1, Reserved: int64(last.Address + last.Size - first.Address)}
+	page := uint64(largeSegment)
+	switch {
+	case first.Expandable && first.Small:
+		s.Class, page = ExpandableSmall, smallSegment
+	case first.Expandable:
+		s.Class = ExpandableLarge
+	case first.Small:
+		s.Class = Small
+	case s.Reserved == largeSegment:
+		s.Class = Large
+	}
+	for i := range blocks {
+		b := &blocks[i]
+		switch {
+		case b.State != holder.Free:
+			s.Allocated += int64(b.Size)
+			continue
+		case s.Class.Expandable():
+			from, to := b.Address-first.Address, b.Address+b.Size-first.Address
+			s.Releasable += int64((max(to/page, (from+page-1)/page) - (from+page-1)/page) * page)
+		case len(blocks) == 1:
+			s.Releasable += int64(b.Size)
+		}
+		s.Blocks++
+		s.Largest = max(s.Largest, int64(b.Size))
+	}
+	return s
 }
 
 // A walk goes through a process's segments in the order of their addresses.
@@ -139,7 +204,7 @@ type walk struct {
 
 type segmentKey struct {
 	device  int32
-	private PoolID
+	private holder.PoolID
 	class   Class
 }
 
@@ -181,14 +246,17 @@ func (w *walk) end() {
 	}
 	w.spans = w.spans[n:]
 	w.free(w.to)
-	key := segmentKey{s.Device, s.Private, s.Class}
-	sum := w.sums[key]
-	if sum == nil {
-		sum = &Segments{Device: s.Device, Private: s.Private, Class: s.Class}
-		w.sums[key] = sum
-	}
-	sum.Add(s)
+	s.addTo(w.sums)
 	*s = Segments{}
+}
+
+// addTo adds s to those of its class.
+func (s *Segments) addTo(sums map[segmentKey]*Segments) {
+	key := segmentKey{s.Device, s.Private, s.Class}
+	if sums[key] == nil {
+		sums[key] = &Segments{Device: s.Device, Private: s.Private, Class: s.Class}
+	}
+	sums[key].Add(s)
 }
 
 // free counts the block from what is covered to an address, if there is one.

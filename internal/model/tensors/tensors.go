@@ -10,6 +10,7 @@
 package tensors
 
 import (
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -173,7 +174,7 @@ func (p *process) applyAllocator(e *event.Event) {
 		}
 	case event.OpPrivatePoolMemory:
 		for x := range p.memory.within(e.Addr, e.Addr+e.Size) {
-			x.private = PoolID{e.Handle, e.Part}
+			x.private = holder.PoolID{First: e.Handle, Second: e.Part}
 		}
 	}
 }

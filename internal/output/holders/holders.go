@@ -3,6 +3,7 @@
 package holders
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -24,6 +25,8 @@ type Report struct {
 	OnGPUs int64
 	By     By
 	CPU    bool // also show tensors in the CPU's memory
+	// Divided is whether the report is of the segments of PyTorch's allocators.
+	Divided bool
 }
 
 // Refusal says why there is nothing to show, "" if there is something.
@@ -32,6 +35,10 @@ func (r *Report) Refusal() string {
 	switch {
 	case all.Refused != "":
 		return all.Refused
+	case r.Divided && len(all.Allocators) > 0:
+		return ""
+	case r.Divided:
+		return cmp.Or(all.NoAllocators, "PyTorch's allocator was not found")
 	case r.Before != nil && (len(r.Before.Storages) > 0 || len(all.Storages) > 0):
 		return ""
 	case len(all.Storages) == 0:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/holdertest"
@@ -20,7 +21,7 @@ import (
 
 func report(by holders.By) *holders.Report {
 	x := holdertest.Training()
-	x.Allocators = []holder.Allocator{{Blocks: []holder.Block{{Size: 227 << 20, Requested: 227 << 20, State: holder.Allocated}, {Size: 33 << 20}}}}
+	x.Allocators = []holder.Allocator{{Blocks: []holder.Block{{Size: 227 << 20, Requested: 227 << 20, State: holder.Allocated}, {Address: 227 << 20, Size: 33 << 20}}}}
 	return &holders.Report{PID: 4711, Process: "python3", OnGPUs: 842 << 20, Reading: x, By: by}
 }
 
@@ -110,6 +111,20 @@ func TestFolded(t *testing.T) {
 		t.Fatal(err)
 	}
 	snapshottest.Golden(t, "path.folded", b.Bytes())
+}
+
+// The segments of PyTorch's allocator are shown as those of a trace.
+func TestSegments(t *testing.T) {
+	r := report(holders.Path)
+	r.Divided = true
+	r.Reading.Allocators[0].Blocks = append(r.Reading.Allocators[0].Blocks,
+		holder.Block{Address: 1 << 40, Size: 20 << 20, First: true, Private: holder.PoolID{First: 1}},
+		holder.Block{Address: 2 << 40, Size: 2 << 20, First: true, Private: holder.UnknownPool, Small: true})
+	var b bytes.Buffer
+	if err := export.Report(&b, r.Segments("1.0", "gpumemtrace holders -p 4711 --segments", snapshottest.Start), export.Options{Segments: true}); err != nil {
+		t.Fatal(err)
+	}
+	snapshottest.Golden(t, "segments.txt", b.Bytes())
 }
 
 func TestProfile(t *testing.T) {
@@ -282,7 +297,8 @@ func TestHostile(t *testing.T) {
 		{Bytes: 1 << 63, Holder: "\x1b[2J[[[", Shape: []int64{-1, 1 << 62}, DType: "\x00", Class: "\n", Role: 200, Node: "\x07"},
 		{Bytes: 1<<64 - 1, Holder: "=1+1", Role: holder.Gradient, More: []string{"\x1b"}, Cycle: true},
 		{Bytes: 5, Role: holder.OptimizerState, Holder: `x[[[["`},
-	}, Retainers: []holder.Retainer{{Holder: "\x1b", Retained: 1<<64 - 1, Graph: 1 << 63}}}
+	}, Retainers: []holder.Retainer{{Holder: "\x1b", Retained: 1<<64 - 1, Graph: 1 << 63}},
+		Allocators: []holder.Allocator{{Device: -1, Blocks: []holder.Block{{Address: 9, Size: 1<<64 - 1, Expandable: true}, {Size: 1 << 63, Private: holder.UnknownPool}}}}}
 	for _, by := range holders.Names() {
 		for _, before := range []*holder.Reading{nil, {}, holdertest.Later()} {
 			x := &holders.Report{PID: -1, Process: "\x1b]", Reading: r, Before: before, By: holders.By(by), CPU: true}
@@ -292,6 +308,9 @@ func TestHostile(t *testing.T) {
 				func() error { return x.CSV(&b) },
 				func() error { return x.JSON(&b) },
 				func() error { return x.Folded(&b) },
+				func() error {
+					return export.Report(&b, x.Segments("", "", time.Time{}), export.Options{Segments: true})
+				},
 				func() error { return pprof.Write(&bytes.Buffer{}, x.Snapshot("", "", time.Time{})) },
 			} {
 				if err := write(); err != nil {

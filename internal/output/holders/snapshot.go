@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -66,6 +67,32 @@ func (r *Report) Snapshot(version, commandLine string, start time.Time) *snapsho
 		s.Samples = append(s.Samples, *samples[id])
 	}
 	return s
+}
+
+// Segments returns how PyTorch's allocators divide what they have reserved, in the form that a report of a
+// trace shows.
+func (r *Report) Segments(version, commandLine string, start time.Time) *snapshot.Snapshot {
+	s := r.Snapshot(version, commandLine, start)
+	s.Meta.Moment = "now reserved by PyTorch"
+	s.Samples = nil
+	for i := range r.Reading.Allocators {
+		a := &r.Reading.Allocators[i]
+		out := snapshot.Allocator{PID: r.PID, Process: r.Process, GPU: fmt.Sprintf("cuda:%d", a.Device), Segments: segments(a)}
+		s.Allocators = append(s.Allocators, out)
+		sample := snapshot.Sample{Labels: snapshot.Labels{Kind: event.KindDevice.String(), Process: r.Process, PID: r.PID, GPU: out.GPU}}
+		sample.InuseBytes = out.Total().Reserved
+		s.Samples = append(s.Samples, sample)
+	}
+	return s
+}
+
+// segments returns those of an allocator, by private pool and class.
+func segments(a *holder.Allocator) []snapshot.Segments {
+	out := []snapshot.Segments{}
+	for _, s := range tensors.OfBlocks(a) {
+		out = append(out, s.Shown())
+	}
+	return out
 }
 
 func (r *Report) target() string {

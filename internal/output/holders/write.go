@@ -264,18 +264,20 @@ func (r *Report) exact() *table.Table {
 	return t
 }
 
-// An allocator is what JSON has of one: its sums, and its own statistics.
+// An allocator is what JSON has of one: its sums, its own statistics, and its segments by private pool and
+// class.
 type allocator struct {
 	Device int32 `json:"device"`
 	holder.Sum
-	Figures *holder.Figures `json:"statistics"`
+	Figures *holder.Figures     `json:"statistics"`
+	Classes []snapshot.Segments `json:"classes"`
 }
 
 func allocators(r *holder.Reading) []allocator {
 	out := []allocator{}
 	for i := range r.Allocators {
 		a := &r.Allocators[i]
-		out = append(out, allocator{a.Device, a.Sum(), a.Figures})
+		out = append(out, allocator{a.Device, a.Sum(), a.Figures, segments(a)})
 	}
 	return out
 }

@@ -6,11 +6,19 @@ import time
 
 from case import TENSORS, case, python, traced
 
+from .holders import read
 
-def ours(allocator):
-    """An allocator of JSON's, as the programs say how segments are divided (divided.py)."""
+
+def ours(segments):
+    """Segments of JSON's, as the programs say how they are divided (divided.py)."""
     told = "private_pool", "class", "expandable", "small_pool"
-    return {" ".join(filter(None, (x["private_pool"], x["class"]))): {k: n for k, n in x.items() if k not in told} for x in allocator["segments"]}
+    return {" ".join(filter(None, (x["private_pool"], x["class"]))): {k: n for k, n in x.items() if k not in told} for x in segments}
+
+
+def from_outside(r, name, pid, divided):
+    """The segments as the allocator's tables have them, without a trace."""
+    allocators = read(pid, "--segments")[0]["allocators"]
+    r.equal(f"{name}: as PyTorch's snapshot has them, from its tables", [ours(a["classes"]) for a in allocators], [divided])
 
 
 def shared(divided):
@@ -33,7 +41,8 @@ def segments(r):
                 v, s = t.at(name)
                 allocators = s.data["allocators"]
                 r.equal(f"{name}: allocators", len(allocators), 1)
-                r.equal(f"{name}: as PyTorch's snapshot has them", ours(allocators[0]), v["divided"])
+                r.equal(f"{name}: as PyTorch's snapshot has them", ours(allocators[0]["segments"]), v["divided"])
+                from_outside(r, name, t.program.pid, v["divided"])
                 r.equal(f"{name}: bytes not seen", (allocators[0]["unseen_bytes"], allocators[0]["outside_bytes"]), (0, 0))
                 t.go()
             v = t.program.expect("asked")
@@ -60,7 +69,8 @@ def pools(r):
             r.equal(f"{name}: PyTorch's bytes", s.sum(kind=("tensor", "cached")), v["reserved"])
             allocators = s.data["allocators"]
             r.equal(f"{name}: allocators", len(allocators), 1)
-            got = ours(allocators[0])
+            got = ours(allocators[0]["segments"])
+            from_outside(r, name, t.program.pid, v["divided"])
             if name != "captured_backward":
                 r.equal(f"{name}: as PyTorch's snapshot has them", got, v["divided"])
             else:
