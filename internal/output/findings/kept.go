@@ -137,7 +137,7 @@ func (l *look) reads() []read {
 	return l.read
 }
 
-// oldGraphs: what autograd's graphs saved was made before the training step that was the last one to
+// oldGraphs: what autograd's graphs alone keep was made before the training step that was the last one to
 // end, so the graph outlived a step.
 func oldGraphs(l *look) (out []Finding) {
 	found := map[int]bool{} // processes
@@ -148,7 +148,7 @@ func oldGraphs(l *look) (out []Finding) {
 		}
 		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool {
 			a := r.made[s.Address]
-			return s.Role == holder.Activation && a != nil && a.Time.Before(begin)
+			return s.Role == holder.Activation && strings.Contains(s.Name(), ".grad_fn") && a != nil && a.Time.Before(begin)
 		}) {
 			if matters(k.bytes, onGPU(r.Reading)) {
 				found[r.PID] = true
@@ -264,13 +264,18 @@ func noBackward(l *look) (out []Finding) {
 				continue
 			}
 		}
-		var bytes int64
+		var bytes, later int64
 		var kept []*snapshot.Sample
-		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool {
-			a := r.made[s.Address]
-			return s.Role == holder.Activation && (!evaluates || a != nil && a.Time.After(since))
-		}) {
+		for _, k := range keeps(r.Reading, func(s *holder.Storage) bool { return s.Role == holder.Activation }) {
 			bytes += k.bytes
+			for _, s := range k.all {
+				if a := r.made[s.Address]; a != nil && a.Time.After(since) {
+					later += bytesOf(s.Bytes)
+				}
+			}
+		}
+		if evaluates && later < bytes/2 {
+			continue
 		}
 		for _, u := range l.uses {
 			if u.pid == r.PID {
@@ -298,24 +303,25 @@ func (l *look) trains(pid int) bool {
 }
 
 // evaluates reports whether no module is in training mode, and the last training step ended longer ago than
-// three of them take. It returns when that was.
+// ten of them take. It returns when that was.
 func (l *look) evaluates(r *read) (since time.Time, evaluates bool) {
 	if len(r.Reading.Modules) == 0 || slices.ContainsFunc(r.Reading.Modules, func(m holder.Module) bool { return m.Training }) {
 		return since, false
 	}
-	var longest time.Duration
+	var took []time.Duration
 	for i := range l.end.Steps {
 		if l.end.Steps[i].PID != r.PID {
 			continue
 		}
 		for _, step := range l.end.Steps[i].Last {
-			longest = max(longest, step.Took)
+			took = append(took, step.Took)
 			if end := step.Begin.Add(step.Took); end.After(since) {
 				since = end
 			}
 		}
 	}
-	return since, longest > 0 && r.Begin.Sub(since) > 3*longest
+	slices.Sort(took)
+	return since, took != nil && r.Begin.Sub(since) > 10*took[len(took)/2]
 }
 
 // mostTrees bounds the trees of modules that are compared with each other.

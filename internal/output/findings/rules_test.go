@@ -254,9 +254,9 @@ func TestRules(t *testing.T) {
 		}(), "cuBLAS keeps 16 workspaces (512 MiB), for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
 		{"no-backward", inference(false), inference(true),
 			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
-		{"no-backward", evaluation(false, 20*time.Second), evaluation(true, 20*time.Second), // the modules are in training mode
+		{"no-backward", evaluation(false, 11*time.Second), evaluation(true, 11*time.Second), // the modules are in training mode
 			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
-		{"no-backward", evaluation(false, 20*time.Second), evaluation(false, 2*time.Second), "The model runs with gradients on", 256 * mib}, // a step may come
+		{"no-backward", evaluation(false, 11*time.Second), evaluation(false, 9*time.Second), "The model runs with gradients on", 256 * mib}, // a step may come
 		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` is a second copy of `model`, and needs no gradient: 128 MiB.", 128 * mib},
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
 		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
