@@ -25,8 +25,10 @@ const JSONVersion = 3
 //	                start (RFC 3339), duration_ns, events
 //	processes       [pid, name, exited, who it belongs to as far as it is
 //	                known (user, command, namespace, pod, pod_uid, container,
-//	                container_id, service, job), counts, and bytes by class:
-//	                of allocations that were traced, and physical_bytes of all
+//	                container_id, service, job, rank, local_rank, world_size),
+//	                parent_pid, and parent_ended of one that outlived a parent
+//	                of the same program, counts, and bytes by class: of
+//	                allocations that were traced, and physical_bytes of all
 //	                that the driver handed out]
 //	mappings        [start, limit, offset (0x hex), path, build_id]
 //	locations       [address (0x hex), mapping (index, null for none),

@@ -266,7 +266,11 @@ func (x *overview) holder(page *render.Page) {
 	if p.Who == (snapshot.Who{}) {
 		return
 	}
-	text := "The process belongs to user " + cmp.Or(p.User, "[unknown]")
+	text := "The process "
+	if rank := p.RankName(); rank != "" {
+		text += "is " + rank + ". It "
+	}
+	text += "belongs to user " + cmp.Or(p.User, "[unknown]")
 	if home := p.Home(); home != "" {
 		text += " and to " + home
 	}
