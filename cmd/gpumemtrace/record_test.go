@@ -252,6 +252,40 @@ func TestRecordingOfAKilledTracer(t *testing.T) {
 	}
 }
 
+// Processes of one job are called by their ranks, and no other variable of their environment is recorded.
+func TestRanks(t *testing.T) {
+	args := []string{"--record", "x.gmt", "-o", "x.json"}
+	var ranks []*testcuda.Process
+	for rank := range 2 {
+		p := workload(t, testcuda.Workload, testcuda.Options{Env: []string{fmt.Sprint("RANK=", rank), "LOCAL_RANK=0", "WORLD_SIZE=2", "API_KEY=hunter2"}}, "init")
+		ranks, args = append(ranks, p), append(args, "-p", pid(p))
+	}
+	v := tracing(t, args...)
+	for i, p := range ranks {
+		script(t, p, fmt.Sprintf("via l cuMemAlloc_v2 %d", (1+i)<<20))
+	}
+	v.signal(syscall.SIGINT)
+	v.ends(exitDone)
+	recording := filepath.Join(v.cmd.Dir, "x.gmt")
+	for args, want := range map[string]string{
+		"report " + recording + " --by process": "rank 1 of 2",
+		"diff --ranks " + recording:             fmt.Sprintf("RANK 0 (%d)  RANK 1 (%d)", ranks[0].PID(), ranks[1].PID()),
+		"top --once " + recording:               "rank 0 of 2",
+	} {
+		if out := command(t, strings.Fields(args)...).start().ends(exitDone).stdout.String(); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", args, want, out)
+		}
+	}
+	text := read(t, filepath.Join(v.cmd.Dir, "x.json"))
+	if want := fmt.Sprintf(`"parent_pid":%d`, os.Getpid()); !bytes.Contains(text, []byte(`"rank":"1","local_rank":"0","world_size":"2"`)) || !bytes.Contains(text, []byte(want)) {
+		t.Errorf("no rank or no %s in\n%s", want, text)
+	}
+	plain := command(t, "convert", recording, "-o", "-", "--format", "json").start().ends(exitDone).stdout.String()
+	if strings.Contains(string(text)+plain, "hunter2") {
+		t.Error("a secret was recorded")
+	}
+}
+
 // A recording that dropped its beginning shows what is live as the trace does.
 func TestRecordingThatWraps(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
