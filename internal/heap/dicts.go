@@ -149,13 +149,18 @@ func (r *objectReader) instanceAttribute(at uint64, c *class, name string) (out 
 			return r.mem.word(at + uint64(s.at))
 		}
 	}
-	visit := func(key, value uint64) bool {
+	r.attributes(at, c, func(key, value uint64) bool {
 		if t := r.text(key); t.kind == textStr && t.s == name {
 			out = value
 			return false
 		}
 		return true
-	}
+	})
+	return out
+}
+
+// attributes calls visit with each attribute of an instance that its type has no slot for.
+func (r *objectReader) attributes(at uint64, c *class, visit func(key, value uint64) bool) {
 	dict, values := r.instance(at, c)
 	switch {
 	case dict != 0:
@@ -163,5 +168,4 @@ func (r *objectReader) instanceAttribute(at uint64, c *class, name string) (out 
 	case values != 0 && c.cachedKeys != 0:
 		r.eachEntry(c.cachedKeys, values, visit)
 	}
-	return out
 }

@@ -21,12 +21,17 @@ func (g *graph) modules() (out []holder.Module) {
 			g.r.lost.Add(modulesLimit, 1)
 			break
 		}
-		address, class := g.r.objects.address[v], &g.r.py.classes[g.r.objects.class[v]]
-		out = append(out, holder.Module{
-			Address: address, Path: g.modulePath(vertex(v)),
-			Training:    g.r.py.isTrue(g.r.py.instanceAttribute(address, class, "training")),
-			Checkpoints: g.r.py.isTrue(g.r.py.instanceAttribute(address, class, "gradient_checkpointing")),
+		m := holder.Module{Address: g.r.objects.address[v], Path: g.modulePath(vertex(v))}
+		g.r.py.attributes(m.Address, &g.r.py.classes[g.r.objects.class[v]], func(key, value uint64) bool {
+			switch g.r.keys.text(g.r.keys.index(key)).s {
+			case "training":
+				m.Training = g.r.py.isTrue(value)
+			case "gradient_checkpointing":
+				m.Checkpoints = g.r.py.isTrue(value)
+			}
+			return true
 		})
+		out = append(out, m)
 	}
 	sorting.Stable(out, func(a, b holder.Module) int { return cmp.Compare(a.Address, b.Address) })
 	return out
