@@ -181,8 +181,10 @@ func TestRankNames(t *testing.T) {
 		"table":  {func(w io.Writer) error { return Table(w, s, Options{}) }, []string{"rank 1 of 2", "rank 0 of 2 (exited)"}},
 		"report": {func(w io.Writer) error { return Report(w, s, Options{}) }, []string{"rank 1 of 2   10", "rank 0 of 2   11"}},
 		"by":     {func(w io.Writer) error { return Report(w, s, Options{By: by}) }, []string{"1     10", "0     11"}},
-		"one":    {func(w io.Writer) error { return Report(w, &snapshot.Snapshot{Samples: s.Samples[:1], Processes: s.Processes[:1]}, Options{}) }, []string{"The process is rank 1 of 2. It belongs to"}},
-		"rows":   {func(w io.Writer) error { return ReportRows(s, Options{By: process}).CSV(w) }, []string{"serve,10,"}},
+		"one": {func(w io.Writer) error {
+			return Report(w, &snapshot.Snapshot{Samples: s.Samples[:1], Processes: s.Processes[:1]}, Options{})
+		}, []string{"The process is rank 1 of 2. It belongs to"}},
+		"rows": {func(w io.Writer) error { return ReportRows(s, Options{By: process}).CSV(w) }, []string{"serve,10,"}},
 	} {
 		var b strings.Builder
 		if err := x.write(&b); err != nil {
