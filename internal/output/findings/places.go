@@ -133,9 +133,13 @@ func (l *look) alone(u *use) bool {
 	return !slices.ContainsFunc(l.uses, func(other *use) bool { return other.pid == u.pid && other.gpu != u.gpu })
 }
 
-// startedBy reports whether a process is another one's by what its command says: a fork has that of its
-// parent. What multiprocessing starts is of the only other command that uses GPUs.
+// startedBy reports whether a process is another one's. If its parent is not known, or is a server that forks,
+// that follows from what its command says: a fork has that of its parent. What multiprocessing starts is of
+// the only other command that uses GPUs.
 func (l *look) startedBy(pid, parent int) bool {
+	if slices.ContainsFunc(l.peak.Processes, func(p snapshot.Process) bool { return p.PID == pid && p.Parent == parent }) {
+		return true
+	}
 	own := l.commands[pid]
 	if !strings.Contains(own, "multiprocessing") {
 		return own != "" && own == l.commands[parent]

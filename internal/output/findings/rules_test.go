@@ -300,6 +300,7 @@ func TestRules(t *testing.T) {
 		}(), "3 workers of python3 (pid 7)", 3 * 518 * mib},
 		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=9)"), spawned("python3 other.py"),
 			"3 workers of python3 (pid 7) hold a CUDA context on GPU 0 and hardly anything else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
+		{"workers", startedBy(7), startedBy(5), "3 workers of python3 (pid 7)", 3 * 518 * mib},
 		{"workers", func() *snapshot.Snapshot { // each has loaded a kernel
 			m := made{spawned("python3 train.py")}
 			for pid := 11; pid < 14; pid++ {
@@ -533,6 +534,15 @@ func left(at time.Duration) *snapshot.Snapshot {
 	s := spawned("python3 train.py")
 	s.Processes[0].Exited = true
 	s.Processes[1].Parent, s.Processes[1].ParentEnded = 7, s.Meta.Start.Add(at)
+	return s
+}
+
+// startedBy are processes of another command that one process started.
+func startedBy(parent int) *snapshot.Snapshot {
+	s := spawned("python3 decode.py")
+	for i := range s.Processes[1:] {
+		s.Processes[1+i].Parent = parent
+	}
 	return s
 }
 

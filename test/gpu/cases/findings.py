@@ -58,7 +58,7 @@ def register(program, rule=None, needs=(), gpus=1, flags=HEAPS, ranks=0):
 
 for name in ("growth", "old-graph", "collected-graphs", "no-backward", "small-view", "hook", "traceback", "second-copy", "frozen-copy", "cycle",
              "waiting", "graph-pools", "fragmentation", "optimizer-temporaries", "type-copy", "checkpoint", "workspaces", "workers", "import", "gathered", "plans", "buckets",
-             "idle-module", "stale-gradients"):
+             "idle-module", "stale-gradients", "orphan"):
     register(name)
 register("cycle-graph", "cycle")
 register("evaluation-graph", "no-backward")

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 from checkpoint import checkpoint, held  # noqa: E402
@@ -25,7 +26,8 @@ SAVE = f"import torch; torch.save({{f'layers.{{i}}': torch.randn(4096, 4096, dev
 if __name__ == "__main__":
     if sys.argv[1] == "second-gpu":
         subprocess.run([sys.executable, "-c", SAVE], check=True)
-    checkpoint("ready")
+    if not os.environ.get("FINDINGS_CHILD"):
+        checkpoint("ready")
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -580,6 +582,20 @@ def workers():
     wrong("workers", sum(n for o in others for n in o["nvml"].values()), *others, names=["3 workers"])
 
 
+def orphan():
+    """A process that another one starts goes on when that has ended."""
+    x = noise(1 << 20)
+    if not os.environ.get("FINDINGS_CHILD"):
+        subprocess.Popen([sys.executable, __file__, "orphan"], env={**os.environ, "FINDINGS_CHILD": "1"})
+        time.sleep(15)
+        os._exit(0)
+    kept, parent = noise(256 * MIB), os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    time.sleep(12)
+    wrong("orphan", sum(held()["nvml"].values()), names=["outlived"], kept=kept.numel())  # culprit: orphan
+
+
 def module(name, text):
     """Writes a module that can be imported."""
     with open(os.path.join(FOLDER, name + ".py"), "w") as f:
@@ -615,7 +631,7 @@ CAUSES = {
     "waiting": waiting, "graph-pools": graph_pools, "fragmentation": fragmentation, "optimizer-temporaries": optimizer_temporaries,
     "type-copy": type_copy, "checkpoint": gradient_checkpointing, "idle-module": idle_module, "stale-gradients": stale_gradients, "checkpoint-eval": checkpoint_eval, "evaluation-graph": evaluation_graph,
     "workspaces": workspaces, "plans": plans, "buckets": buckets, "communicators": communicators, "gathered": gathered,
-    "second-gpu": second_gpu, "workers": workers,
+    "second-gpu": second_gpu, "workers": workers, "orphan": orphan,
     "import": importing, "import-jax": importing_jax,
 }
 
