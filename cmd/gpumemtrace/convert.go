@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -138,6 +139,9 @@ func convert(path string, f *outputFlags, at moment, oomDir string) error {
 	}
 	log.summary(snap)
 	log.wrote(out)
+	if out.format.Layout && !f.quiet && !slices.ContainsFunc(snap.Samples, func(s snapshot.Sample) bool { return s.Kind == snapshot.Tensor }) {
+		fmt.Fprintln(os.Stderr, "It has what the program took from CUDA. To see PyTorch's tensors in that, trace with --tensors.")
+	}
 	if !chosen {
 		log.others(path)
 	}

@@ -315,3 +315,18 @@ func TestWhatWouldHaveHelped(t *testing.T) {
 		t.Errorf("report: %s", v.stdout.String())
 	}
 }
+
+// A file for memory_viz of a recording without tensors says that it has none.
+func TestViewerWithoutTensors(t *testing.T) {
+	const says = "To see PyTorch's tensors in that, trace with --tensors."
+	for name, without := range map[string]bool{"jax": true, "torch_native": false} {
+		recording, err := filepath.Abs("../../test/recordings/" + name + ".gmt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := command(t, "convert", recording, "run.pickle").start().ends(exitDone)
+		if got := strings.Contains(v.stderr.String(), says); got != without {
+			t.Errorf("%s: said %v, want %v", name, got, without)
+		}
+	}
+}
