@@ -78,6 +78,23 @@ func TestHeapRoundTrip(t *testing.T) {
 	}
 }
 
+// Blocks of version 13 do not say which pool they are of: it may be a private one.
+func TestOldBlocks(t *testing.T) {
+	want := *BlocksOf(heapProcess, someBlocks)[0]
+	w := Fields{}
+	visitOldBlocks(&w, &want)
+	want.Blocks = slices.Clone(want.Blocks)
+	for i := range want.Blocks {
+		b := &want.Blocks[i]
+		b.Private, b.Small, b.Expandable = holder.UnknownPool, false, false
+	}
+	r, got := Fields{reading: true, buf: w.buf, shared: newKnown(1 << 20)}, Blocks{}
+	visitOldBlocks(&r, &got)
+	if d := cmp.Diff(want, got); d != "" || r.bad || r.left() > 0 {
+		t.Errorf("bad %v, %d bytes left (-want +got):\n%s", r.bad, r.left(), d)
+	}
+}
+
 // What a program may choose is cut to what fits in a block.
 func TestHeapOfAnyText(t *testing.T) {
 	long := strings.Repeat("\xff", 1<<20)
