@@ -319,7 +319,7 @@ func TestWhatWouldHaveHelped(t *testing.T) {
 // A file for memory_viz of a recording without tensors says that it has none.
 func TestViewerWithoutTensors(t *testing.T) {
 	const says = "To see PyTorch's tensors in that, trace with --tensors."
-	for name, without := range map[string]bool{"jax": true, "torch_native": false} {
+	for name, without := range map[string]bool{"jax": true, "profiler": false} {
 		recording, err := filepath.Abs("../../test/recordings/" + name + ".gmt")
 		if err != nil {
 			t.Fatal(err)
