@@ -26,6 +26,18 @@ gm_step u32 gm_emit(struct gm_thread *th)
 	return 0;
 }
 
+/* gm_owe leaves the size of th->ev for the next gm_charge, which costs more. It returns false if
+ * that is due. */
+gm_inline bool gm_owe(struct gm_thread *th)
+{
+	const u32 most = 64 * sizeof(th->ev); /* bytes */
+	if (!th->ev.user || th->owed >= most)
+		return false;
+	th->owed += sizeof(th->ev);
+	th->ev.flags = 0;
+	return true;
+}
+
 /* gm_charge sets the user of th->ev, adds its size to the process's costs, and clears
  * want_stack if user space asked for no such stacks. */
 gm_inline void gm_charge(struct gm_thread *th, u16 class)
@@ -39,7 +51,8 @@ gm_inline void gm_charge(struct gm_thread *th, u16 class)
 	th->ev.user = user;
 	th->ev.flags = 0;
 	if (t)
-		__sync_fetch_and_add(&t->bytes, sizeof(th->ev));
+		__sync_fetch_and_add(&t->bytes, sizeof(th->ev) + th->owed);
+	th->owed = 0;
 	if (th->want_stack && shed >= (class == GM_CLASS_TENSOR ? GM_SHED_TENSORS : GM_SHED_ALL)) {
 		th->want_stack = 0;
 		th->ev.flags = GM_EVENT_SHED;
@@ -275,17 +288,20 @@ gm_step u32 gm_capture(struct gm_thread *th, struct gm_row *row)
 	return 0;
 }
 
-/* gm_tensor makes the event of c10::reportMemoryUsageToProfiler (c10/core/Allocator.h). A caching
- * allocator calls it after it handed out or took back memory, with the address, the bytes
- * (negative: taken back), its own totals (an older function has none), and at argument `stride` a
- * c10::Device: two bytes, the type and the index. There is no event for other devices than
- * CUDA's. A row without a stride is another function, which always makes an event. The function
- * has a probe at its entry only, since an exception could not pass a return probe. */
-gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, struct gm_row *row)
+/* gm_tensor makes the event of c10::reportMemoryUsageToProfiler (c10/core/Allocator.h) in th->ev,
+ * with the function's six arguments as they are. A caching allocator calls it after it handed out
+ * or took back memory, with the address, the bytes (negative: taken back), its own totals (an
+ * older function has none), and at argument `stride` a c10::Device: two bytes, the type and the
+ * index. There is no event for other devices than CUDA's. A row without a stride is another
+ * function, which always makes an event. The function has a probe at its entry only, since an
+ * exception could not pass a return probe. */
+gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u64 cookie)
 {
 	const u8 cuda = 1; /* c10/core/DeviceType.h */
+	u32 id = gm_cookie_row(cookie), gate = gm_cookie_gate(cookie);
+	struct gm_row *row = bpf_map_lookup_elem(&rows, &id);
 	u64 args[] = { GM_ARGS(ctx) };
-	if (row->stride && (u8)(row->stride == 4 ? args[4] : args[2]) != cuda)
+	if (!row || (row->stride && (u8)(row->stride == 4 ? args[4] : args[2]) != cuda))
 		return NULL;
 	struct gm_gate *g = bpf_map_lookup_elem(&gates, &gate);
 	struct gm_thread *th = gm_thread_enter();
@@ -294,33 +310,35 @@ gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, str
 	th->ev.time = bpf_ktime_get_ns();
 	if (th->ev.time < g->since)
 		return NULL;
-	__builtin_memcpy(th->done.args, args, sizeof(args));
+	__builtin_memcpy(th->ev.v, args, sizeof(args));
 	th->ev.row = id;
 	th->ev.outer = 0;
 	th->ev.result = 0;
 	th->ev.stack = 0;
 	th->ev.ctx = 0;
 	th->ev.device = -1;
-	gm_capture(th, row);
 	th->want_stack = (row->flags & GM_ROW_STACK) && (cfg_free_stacks || (s64)args[1] > 0);
-	gm_charge(th, GM_CLASS_TENSOR);
+	if (th->want_stack || !gm_owe(th))
+		gm_charge(th, GM_CLASS_TENSOR);
 	return th;
 }
 
 /* gm_leave ends the pending call of this row and makes its event in th->ev. It returns NULL if
- * there is nothing to send. th->want_stack says whether the event needs a stack. */
+ * there is nothing to send. th->want_stack says whether the event needs a stack. *rowp becomes
+ * NULL for an event that gm_tensor has made. */
 gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 {
+	struct gm_thread *th = gm_thread_get(false);
+	if (th && th->tensor) {
+		th->tensor = 0;
+		*rowp = NULL;
+		return th;
+	}
 	u64 cookie = bpf_get_attach_cookie(ctx);
 	u32 id = gm_cookie_row(cookie), gate = gm_cookie_gate(cookie);
 	struct gm_row *row = bpf_map_lookup_elem(&rows, &id);
 	if (!row)
 		return NULL;
-	if (row->class == GM_CLASS_TENSOR) {
-		*rowp = row;
-		return gm_tensor(ctx, id, gate, row);
-	}
-	struct gm_thread *th = gm_thread_get(false);
 	u32 at = GM_CALLS, depth = th ? th->depth : 0;
 	for (u32 i = 0; i < GM_CALLS; i++)
 		if (th && i < depth && th->calls[i].row == id && th->calls[i].sp <= ctx->sp)
@@ -428,7 +446,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 /* gm_finish sends the event, or one for each element of a list. */
 gm_inline void gm_finish(struct gm_thread *th, struct gm_row *row)
 {
-	if (!(row->flags & GM_ROW_LIST)) {
+	if (!row || !(row->flags & GM_ROW_LIST)) {
 		gm_emit(th);
 		return;
 	}

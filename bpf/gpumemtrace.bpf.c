@@ -7,7 +7,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
-/* The program that runs when a function of a session returns. It is here before the first
+/* The program that runs when a function returns, for gm_tensor_enter and sessions. It is here before the first
  * traced process, but perhaps after the first probe. */
 GM_MAP(exits, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
@@ -27,6 +27,23 @@ int gm_call_enter(struct pt_regs *ctx)
 	return cfg_session && (!wanted || gm_cookie_apart(cookie));
 }
 
+/* gm_tensor_enter runs at the entry of a function that tells of tensors. The exit program takes the
+ * stack. */
+SEC("uprobe")
+int gm_tensor_enter(struct pt_regs *ctx)
+{
+	struct gm_thread *th = gm_tensor(ctx, bpf_get_attach_cookie(ctx));
+	if (!th)
+		return cfg_session;
+	if (th->want_stack) {
+		th->tensor = 1;
+		bpf_tail_call(ctx, &exits, 0);
+		th->tensor = 0;
+	}
+	gm_emit(th);
+	return cfg_session;
+}
+
 /* gm_call_back runs in a session where a return has a probe of its own. It needs no return. */
 SEC("uprobe")
 int gm_call_back(struct pt_regs *ctx)
@@ -35,8 +52,8 @@ int gm_call_back(struct pt_regs *ctx)
 	return 1;
 }
 
-/* If a return has a probe of its own, an exit program runs at an entry, and returns 1 in a
- * session because it needs no return of that. */
+/* An exit program also runs at entries: in a session where a return has a probe of its own, and for
+ * gm_tensor_enter. It returns 1 in a session because it needs no return of that. */
 SEC("uretprobe")
 int gm_call_exit(struct pt_regs *ctx)
 {

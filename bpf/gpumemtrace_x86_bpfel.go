@@ -15,32 +15,33 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	GpumemtraceMapEscapes       = "escapes"
-	GpumemtraceMapEvents        = "events"
-	GpumemtraceMapExits         = "exits"
-	GpumemtraceMapGates         = "gates"
-	GpumemtraceMapLoss          = "loss"
-	GpumemtraceMapNowhere       = "nowhere"
-	GpumemtraceMapOwners        = "owners"
-	GpumemtraceMapRows          = "rows"
-	GpumemtraceMapSpareThreads  = "spare_threads"
-	GpumemtraceMapStacksSeen    = "stacks_seen"
-	GpumemtraceMapTargets       = "targets"
-	GpumemtraceMapThreads       = "threads"
-	GpumemtraceMapUsers         = "users"
-	GpumemtraceProgGmCallBack   = "gm_call_back"
-	GpumemtraceProgGmCallEnter  = "gm_call_enter"
-	GpumemtraceProgGmCallExit   = "gm_call_exit"
-	GpumemtraceProgGmExec       = "gm_exec"
-	GpumemtraceProgGmExit       = "gm_exit"
-	GpumemtraceProgGmFork       = "gm_fork"
-	GpumemtraceProgGmStarts     = "gm_starts"
-	GpumemtraceVarCfgAll        = "cfg_all"
-	GpumemtraceVarCfgFollow     = "cfg_follow"
-	GpumemtraceVarCfgFreeStacks = "cfg_free_stacks"
-	GpumemtraceVarCfgPidnsInum  = "cfg_pidns_inum"
-	GpumemtraceVarCfgSession    = "cfg_session"
-	GpumemtraceVarGmNewThread   = "gm_new_thread"
+	GpumemtraceMapEscapes        = "escapes"
+	GpumemtraceMapEvents         = "events"
+	GpumemtraceMapExits          = "exits"
+	GpumemtraceMapGates          = "gates"
+	GpumemtraceMapLoss           = "loss"
+	GpumemtraceMapNowhere        = "nowhere"
+	GpumemtraceMapOwners         = "owners"
+	GpumemtraceMapRows           = "rows"
+	GpumemtraceMapSpareThreads   = "spare_threads"
+	GpumemtraceMapStacksSeen     = "stacks_seen"
+	GpumemtraceMapTargets        = "targets"
+	GpumemtraceMapThreads        = "threads"
+	GpumemtraceMapUsers          = "users"
+	GpumemtraceProgGmCallBack    = "gm_call_back"
+	GpumemtraceProgGmCallEnter   = "gm_call_enter"
+	GpumemtraceProgGmCallExit    = "gm_call_exit"
+	GpumemtraceProgGmExec        = "gm_exec"
+	GpumemtraceProgGmExit        = "gm_exit"
+	GpumemtraceProgGmFork        = "gm_fork"
+	GpumemtraceProgGmStarts      = "gm_starts"
+	GpumemtraceProgGmTensorEnter = "gm_tensor_enter"
+	GpumemtraceVarCfgAll         = "cfg_all"
+	GpumemtraceVarCfgFollow      = "cfg_follow"
+	GpumemtraceVarCfgFreeStacks  = "cfg_free_stacks"
+	GpumemtraceVarCfgPidnsInum   = "cfg_pidns_inum"
+	GpumemtraceVarCfgSession     = "cfg_session"
+	GpumemtraceVarGmNewThread    = "gm_new_thread"
 )
 
 // LoadGpumemtrace returns the embedded CollectionSpec for Gpumemtrace.
@@ -85,13 +86,14 @@ type GpumemtraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceProgramSpecs struct {
-	GmCallBack  *ebpf.ProgramSpec `ebpf:"gm_call_back"`
-	GmCallEnter *ebpf.ProgramSpec `ebpf:"gm_call_enter"`
-	GmCallExit  *ebpf.ProgramSpec `ebpf:"gm_call_exit"`
-	GmExec      *ebpf.ProgramSpec `ebpf:"gm_exec"`
-	GmExit      *ebpf.ProgramSpec `ebpf:"gm_exit"`
-	GmFork      *ebpf.ProgramSpec `ebpf:"gm_fork"`
-	GmStarts    *ebpf.ProgramSpec `ebpf:"gm_starts"`
+	GmCallBack    *ebpf.ProgramSpec `ebpf:"gm_call_back"`
+	GmCallEnter   *ebpf.ProgramSpec `ebpf:"gm_call_enter"`
+	GmCallExit    *ebpf.ProgramSpec `ebpf:"gm_call_exit"`
+	GmExec        *ebpf.ProgramSpec `ebpf:"gm_exec"`
+	GmExit        *ebpf.ProgramSpec `ebpf:"gm_exit"`
+	GmFork        *ebpf.ProgramSpec `ebpf:"gm_fork"`
+	GmStarts      *ebpf.ProgramSpec `ebpf:"gm_starts"`
+	GmTensorEnter *ebpf.ProgramSpec `ebpf:"gm_tensor_enter"`
 }
 
 // GpumemtraceMapSpecs contains maps before they are loaded into the kernel.
@@ -194,13 +196,14 @@ type GpumemtraceVariables struct {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtracePrograms struct {
-	GmCallBack  *ebpf.Program `ebpf:"gm_call_back"`
-	GmCallEnter *ebpf.Program `ebpf:"gm_call_enter"`
-	GmCallExit  *ebpf.Program `ebpf:"gm_call_exit"`
-	GmExec      *ebpf.Program `ebpf:"gm_exec"`
-	GmExit      *ebpf.Program `ebpf:"gm_exit"`
-	GmFork      *ebpf.Program `ebpf:"gm_fork"`
-	GmStarts    *ebpf.Program `ebpf:"gm_starts"`
+	GmCallBack    *ebpf.Program `ebpf:"gm_call_back"`
+	GmCallEnter   *ebpf.Program `ebpf:"gm_call_enter"`
+	GmCallExit    *ebpf.Program `ebpf:"gm_call_exit"`
+	GmExec        *ebpf.Program `ebpf:"gm_exec"`
+	GmExit        *ebpf.Program `ebpf:"gm_exit"`
+	GmFork        *ebpf.Program `ebpf:"gm_fork"`
+	GmStarts      *ebpf.Program `ebpf:"gm_starts"`
+	GmTensorEnter *ebpf.Program `ebpf:"gm_tensor_enter"`
 }
 
 func (p *GpumemtracePrograms) Close() error {
@@ -212,6 +215,7 @@ func (p *GpumemtracePrograms) Close() error {
 		p.GmExit,
 		p.GmFork,
 		p.GmStarts,
+		p.GmTensorEnter,
 	)
 }
 

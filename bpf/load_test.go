@@ -22,7 +22,7 @@ func TestLoad(t *testing.T) {
 		if err := spec.Variables["cfg_session"].Set(c.session); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"gm_call_enter", "gm_call_back", "gm_call_exit"} {
+		for _, name := range []string{"gm_call_enter", "gm_call_back", "gm_call_exit", "gm_tensor_enter"} {
 			spec.Programs[name].AttachType = attach
 		}
 		coll, err := ebpf.NewCollection(spec)

@@ -26,6 +26,8 @@ struct gm_thread {
 	u32 ctx_depth;
 	s32 device; /* of the current context, or -1 */
 	u32 want_stack;
+	u32 tensor; /* 1: ev is of gm_tensor, and waits for its stack */
+	u32 owed;   /* bytes that gm_charge has not added to the process's costs yet (gm_owe) */
 	u64 sp;		/* gm_enter: the stack pointer */
 	u64 trampoline; /* gm_enter: the address that gm_trampoline found */
 	u64 word;	/* gm_enter: the word at the stack pointer of a call */
@@ -177,6 +179,7 @@ gm_inline struct gm_thread *gm_thread_enter(void)
 	struct task_struct___gm *leader = gm_leader((void *)bpf_get_current_task_btf());
 	gm_read(th->ev.start, leader->start_boottime);
 	th->ev.type = GM_CALL;
+	th->ev.user = 0;
 	th->ev.pid = pid;
 	th->ev.tid = gm_current_tid();
 	th->ids = bpf_get_current_pid_tgid();

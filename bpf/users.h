@@ -101,24 +101,28 @@ gm_inline struct gm_target *gm_target_of(u32 *pid)
 }
 
 /* gm_room reserves size bytes of a user's part of the ring buffer, and stores in *wake whether to
- * wake the reader. No user may have more bytes waiting than are free. So one user alone gets
- * half of the ring buffer, and each of n busy users 1/(n+1), which leaves room for one more. */
+ * wake the reader. No user may have more bytes waiting than are free, but each a few. So one user
+ * alone gets half of the ring buffer, and each of n busy users 1/(n+1), which leaves room for one
+ * more. */
 gm_inline bool gm_room(u32 user, u64 size, u64 *wake)
 {
 	/* A wake-up costs the traced program microseconds, and the reader polls every few tens of
-	 * milliseconds. */
+	 * milliseconds. So each time that a user has sent this much, one event wakes it. */
 	const u64 much = 64 << 10; /* bytes */
+	const u64 few = 16 << 10; /* bytes */
 
-	u64 waits = bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA);
-	u64 room = bpf_ringbuf_query(&events, GM_RB_RING_SIZE) - waits;
-	*wake = waits >= much ? GM_RB_FORCE_WAKEUP : GM_RB_NO_WAKEUP;
 	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
 	if (!u)
 		return false;
 	size += 8; /* its header */
-	if (*(volatile u64 *)&u->sent - *(volatile u64 *)&u->read + size > room)
+	u64 sent = __sync_fetch_and_add(&u->sent, size);
+	u64 waits = sent - *(volatile u64 *)&u->read + size;
+	*wake = (sent ^ (sent + size)) & ~(much - 1) ? GM_RB_FORCE_WAKEUP : GM_RB_NO_WAKEUP;
+	if (waits > few && waits > bpf_ringbuf_query(&events, GM_RB_RING_SIZE) -
+				   bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA)) {
+		__sync_fetch_and_add(&u->sent, -size);
 		return false;
-	__sync_fetch_and_add(&u->sent, size);
+	}
 	return true;
 }
 

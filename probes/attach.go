@@ -96,7 +96,7 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 // locate chooses the instruction of each point's probe in its function. The probes of libcuda's
 // ioctl stub go to its calls (spread). This takes a while, so the sites of a library are found before
 // a process maps it if possible: else the process would make its first requests in that time. A
-// function with a probe at its entry alone gets the return program there. No two points get the same
+// function that tells of tensors has a probe at its entry alone. No two points get the same
 // instruction.
 func locate(e *proc.ELF, level Level, points []point) (located []point) {
 	taken := map[uint64]bool{}
@@ -111,9 +111,6 @@ func locate(e *proc.ELF, level Level, points []point) (located []point) {
 		if at := e.Probe(p.offset); !taken[at] {
 			taken[at] = true
 			p.at = at
-		}
-		if Entries[p.entry].class == classTensor {
-			p.at, p.back = 0, p.at
 		}
 		located = append(located, p)
 	}
@@ -134,10 +131,10 @@ var symbols = func() map[string]bool {
 // known reports whether the table has a function.
 func known(name []byte) bool { return symbols[string(name)] }
 
-// programs are the entry and return programs, and the way to attach them (attachType).
+// programs are the entry and return programs, that of tensors, and the way to attach them (attachType).
 type programs struct {
-	enter, exit *ebpf.Program
-	attach      ebpf.AttachType
+	enter, exit, tensor *ebpf.Program
+	attach              ebpf.AttachType
 }
 
 // attach puts probes on a library's points, for one process or, with pid 0, for all that map it. The
@@ -186,8 +183,12 @@ func (p *places) add(offset, cookie uint64) {
 // pending for ever.
 func (a *attachment) attach(path string, progs programs, points []point, pid int) error {
 	// returns are the functions with a return probe, backs the other places of the return program.
-	var entries, returns, backs places
+	var entries, returns, backs, tensors places
 	for _, p := range points {
+		if Entries[p.entry].class == classTensor {
+			tensors.add(p.at, a.cookie(p, p.at))
+			continue
+		}
 		entries.add(p.at, a.cookie(p, p.at))
 		backs.add(p.back, a.cookie(p, p.back))
 		if p.back == 0 {
@@ -198,7 +199,7 @@ func (a *attachment) attach(path string, progs programs, points []point, pid int
 		session := func(prog *ebpf.Program) func(at places) (io.Closer, error) {
 			return func(at places) (io.Closer, error) { return session(path, prog, at.offsets, at.cookies, pid) }
 		}
-		return errors.Join(a.put(backs, session(progs.exit)), a.put(entries, session(progs.enter)))
+		return errors.Join(a.put(backs, session(progs.exit)), a.put(tensors, session(progs.tensor)), a.put(entries, session(progs.enter)))
 	}
 	// An Executable parses the file only for names and the address 0. There are none here.
 	ex, err := link.OpenExecutable(path)
@@ -212,7 +213,7 @@ func (a *attachment) attach(path string, progs programs, points []point, pid int
 			}
 		}
 		return errors.Join(a.put(returns, many(ex.UretprobeMulti, progs.exit)), a.put(backs, many(ex.UprobeMulti, progs.exit)),
-			a.put(entries, many(ex.UprobeMulti, progs.enter)))
+			a.put(tensors, many(ex.UprobeMulti, progs.tensor)), a.put(entries, many(ex.UprobeMulti, progs.enter)))
 	}
 	one := func(put func(string, *ebpf.Program, *link.UprobeOptions) (link.Link, error), prog *ebpf.Program) func(places) (io.Closer, error) {
 		return func(at places) (io.Closer, error) {
@@ -220,7 +221,7 @@ func (a *attachment) attach(path string, progs programs, points []point, pid int
 		}
 	}
 	return errors.Join(a.putEach(returns, one(ex.Uretprobe, progs.exit)), a.putEach(backs, one(ex.Uprobe, progs.exit)),
-		a.putEach(entries, one(ex.Uprobe, progs.enter)))
+		a.putEach(tensors, one(ex.Uprobe, progs.tensor)), a.putEach(entries, one(ex.Uprobe, progs.enter)))
 }
 
 // put adds a link for all places.

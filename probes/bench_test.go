@@ -130,7 +130,7 @@ func BenchmarkTensors(b *testing.B) {
 			go func() { done <- tr.Run(counter{}, nil) }()
 			progs := tr.kernel.progs
 			if x.empty {
-				progs.exit = loadEmpty(b, progs.attach)
+				progs.tensor = loadEmpty(b, progs.attach)
 			}
 			lib := openLibrary(b, filepath.Join(filepath.Dir(testcuda.Get(b).LibCUDA), "libc10.so"))
 			lib.Level = Torch
@@ -146,7 +146,7 @@ func BenchmarkTensors(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			s, err := progs.exit.Stats()
+			s, err := progs.tensor.Stats()
 			if err != nil || s.RunCount < 2*rounds {
 				b.Fatalf("%d runs: %v", s.RunCount, err)
 			}

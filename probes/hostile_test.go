@@ -355,12 +355,13 @@ func TestLinksGoByDescriptor(t *testing.T) {
 			spec.Programs[enterProgram].AttachType = attach
 			spec.Programs[exitProgram].AttachType = attach
 			delete(spec.Programs, backProgram)
+			delete(spec.Programs, tensorProgram)
 			coll, err := ebpf.NewCollection(spec)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer coll.Close()
-			a, err := attachRows(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], attach}, nil, lasting)
+			a, err := attachRows(libs[0], programs{enter: coll.Programs[enterProgram], exit: coll.Programs[exitProgram], attach: attach}, nil, lasting)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,9 +25,10 @@ import (
 )
 
 const (
-	enterProgram = "gm_call_enter"
-	backProgram  = "gm_call_back" // of sessions
-	exitProgram  = "gm_call_exit" // unless a StackTaker has one
+	enterProgram  = "gm_call_enter"
+	backProgram   = "gm_call_back" // of sessions
+	exitProgram   = "gm_call_exit" // unless a StackTaker has one
+	tensorProgram = "gm_tensor_enter"
 	// startsProgram iterates over processes (Tracer.Identify).
 	startsProgram = "gm_starts"
 )
@@ -88,6 +89,7 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	spec.Programs[enterProgram].AttachType = k.progs.attach
 	spec.Programs[backProgram].AttachType = k.progs.attach
 	spec.Programs[exitProgram].AttachType = k.progs.attach
+	spec.Programs[tensorProgram].AttachType = k.progs.attach
 
 	own := maps.Clone(spec.Maps)
 	maps.DeleteFunc(own, func(name string, _ *ebpf.MapSpec) bool { return strings.HasPrefix(name, ".") }) // constants
@@ -99,14 +101,14 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	failed := make(chan error, 1)
 	go func() { failed <- k.loadExit(opts, spec, constants, types) }()
 	k.loaded = sync.OnceValue(func() error { return <-failed })
-	names := append(slices.Collect(maps.Values(lifePrograms)), enterProgram, startsProgram)
+	names := append(slices.Collect(maps.Values(lifePrograms)), enterProgram, tensorProgram, startsProgram)
 	if k.progs.attach == attachSession {
 		names = append(names, backProgram)
 	}
 	if k.coll.Programs, err = k.load(spec, types, names...); err != nil {
 		return nil, err
 	}
-	k.progs.enter, k.progs.exit = k.coll.Programs[enterProgram], k.coll.Programs[backProgram]
+	k.progs.enter, k.progs.exit, k.progs.tensor = k.coll.Programs[enterProgram], k.coll.Programs[backProgram], k.coll.Programs[tensorProgram]
 	if k.progs.attach != attachSession {
 		if err := k.loaded(); err != nil {
 			return nil, err
@@ -130,9 +132,6 @@ func (k *kernel) loadExit(opts *Options, spec *ebpf.CollectionSpec, constants ma
 			return err
 		}
 		k.exit, k.ownExit = loaded[exitProgram], true
-	}
-	if k.progs.attach != attachSession {
-		return nil
 	}
 	if err := k.coll.Maps["exits"].Put(uint32(0), k.exit); err != nil {
 		return fmt.Errorf("load the kernel side: %w", err)

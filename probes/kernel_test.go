@@ -39,7 +39,7 @@ func TestTakersProgram(t *testing.T) {
 	if tr.kernel.ownExit {
 		t.Error("a return program was loaded that does not run")
 	}
-	want := len(lifePrograms) + 3
+	want := len(lifePrograms) + 4
 	if attachType() == attachSession {
 		want++ // backProgram
 	}

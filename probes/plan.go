@@ -11,8 +11,9 @@ import (
 type plan struct {
 	row                                     *Row
 	captures                                []value
-	addr, size, handle, ctx, device, stream int // slots, -1 for none
-	extra                                   int // the first of len(row.Extra)
+	addr, size, handle, ctx, device, stream int  // slots, -1 for none
+	extra                                   int  // the first of len(row.Extra)
+	arguments                               bool // the kernel side sends the arguments, not the captures
 }
 
 // init makes all plans. Rows never change.
@@ -39,6 +40,7 @@ func newPlan(r *Row) *plan {
 	p.ctx, p.device, p.stream = slot(r.Ctx), slot(r.Device), slot(r.Stream)
 	p.extra = len(p.captures)
 	p.captures = append(p.captures, r.Extra...)
+	p.arguments = r.class == classTensor
 	if len(p.captures) > values {
 		panic("probes: row " + r.Symbols[0] + " has too many values")
 	}
@@ -48,6 +50,12 @@ func newPlan(r *Row) *plan {
 // fill sets the values of e. Its header is complete.
 func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	r := p.row
+	if p.arguments {
+		arguments := *v
+		for i, c := range p.captures {
+			v[i] = arguments[c.arg]
+		}
+	}
 	failed := e.Result != event.Success
 	for i := range p.captures {
 		if failed && p.captures[i].output {

@@ -230,7 +230,7 @@ func newCapture(t testing.TB, opts Options, pids ...int) *capture {
 	stats, _ := ebpf.EnableStats(0)
 	t.Cleanup(func() { stats.Close() })
 	c.multi = opts.Attach == ebpf.AttachTraceUprobeMulti
-	for _, name := range []string{"gm_call_enter", "gm_call_back", "gm_call_exit"} { // they share a program array
+	for _, name := range []string{"gm_call_enter", "gm_call_back", "gm_call_exit", "gm_tensor_enter"} { // they share a program array
 		spec.Programs[name].AttachType = opts.Attach
 	}
 	if c.base, err = ebpf.NewCollection(spec); err != nil {
@@ -244,6 +244,9 @@ func newCapture(t testing.TB, opts Options, pids ...int) *capture {
 			}
 		}
 		t.Fatalf("%+v", err)
+	}
+	if err := c.base.Maps["exits"].Put(uint32(0), c.u.kernel.exit); err != nil {
+		t.Fatal(err)
 	}
 	for row, class := range []byte{0, 1, 2, 1} { // off, emit, around, emit
 		value := make([]byte, c.base.Maps["rows"].ValueSize())
