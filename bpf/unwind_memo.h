@@ -25,6 +25,8 @@ GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_
 struct unwind_process {
 	u32 mappings; /* their generation: user space increments it */
 	u32 tls_key;  /* the key that uw_python_state read, plus 1 */
+	u64 counter;  /* address of the number of the next code object (_Py_next_func_version), 0: not known */
+	u64 uncounted; /* 1: the counter is none */
 	u64 module_call; /* the code object that runs when a module of PyTorch is called, 0: none */
 };
 

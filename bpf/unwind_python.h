@@ -55,6 +55,43 @@ gm_inline bool uw_small(u64 at, u64 *word)
 	return !bpf_probe_read_user(word, sizeof(*word), (void *)at);
 }
 
+struct task_struct___gm_image {
+	u64 self_exec_id;
+	u64 start_boottime;
+	struct task_struct___gm_image *group_leader;
+} GM_CORE;
+
+/* uw_image returns a number for the image that the running process has: execve replaces
+ * it by another. */
+gm_inline u64 uw_image(void)
+{
+	struct task_struct___gm_image *task = (void *)bpf_get_current_task_btf();
+	return gm_mix(task->group_leader->start_boottime, task->self_exec_id);
+}
+
+/* Where the state of a thread has the address of its interpreter, from CPython 3.8 on
+ * (struct _ts, Include/cpython/pystate.h). */
+#define UW_STATE_INTERPRETER 16
+
+/* Where an interpreter of CPython 3.13 has the number of its next code object:
+ * func_state.next_version (struct _is, Include/internal/pycore_interp.h). */
+#define UW_COUNTER_313 17000
+
+/* uw_python_epoch begins an epoch of u->codes, or continues one. */
+gm_inline void uw_python_epoch(struct unwind *u, struct unwind_process *process, u64 interpreter)
+{
+	u64 made = 0, counter = 0;
+	if (process && u->py_versioned && !process->uncounted)
+		counter = u->py.version == 0x030d ? interpreter + UW_COUNTER_313 : process->counter;
+	if (counter && !uw_small(counter, &made))
+		made = 0;
+	u->made = (u32)made; /* 0 after 2^32 objects */
+	if (u->made)
+		u->epoch = gm_mix(gm_mix(gm_mix(uw_image(), u->key.pid), interpreter), u->made) | 1;
+	else
+		u->epoch = u->epochs += 2;
+}
+
 /* uw_python_state finds the thread's innermost Python frame, as the unwinder's
  * get_PyFrame does (python_tracer.ebpf.c). It returns an error or ERR_OK. From CPython
  * 3.13 on a thread-local variable has the thread's state while the thread holds the GIL.
@@ -83,27 +120,17 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 	}
 	if (!state)
 		return ERR_PYTHON_ZERO_THREAD_STATE;
-	if (!uw_small(state + u->py.PyThreadState_frame, &at))
+	/* From its interpreter to its frame. */
+	u64 last = u->py.PyThreadState_frame - UW_STATE_INTERPRETER;
+	if (last >= sizeof(u->frame) || bpf_probe_read_user(u->frame, uw_bytes(last + 8, sizeof(u->frame)), (void *)(state + UW_STATE_INTERPRETER)))
 		return ERR_PYTHON_BAD_THREAD_STATE_FRAME_ADDR;
+	at = *(u64 *)&u->frame[last & (sizeof(u->frame) - 8)];
+	uw_python_epoch(u, process, *(u64 *)u->frame);
 	/* A structure on the stack of the thread's innermost run of the interpreter. */
 	if (u->py.frame_is_cframe && !uw_word(u, at + u->py.PyCFrame_current_frame, &at))
 		return ERR_PYTHON_BAD_CFRAME_CURRENT_FRAME_ADDR;
 	u->py_first = at;
 	return ERR_OK;
-}
-
-struct task_struct___gm_image {
-	u64 self_exec_id;
-	u64 start_boottime;
-	struct task_struct___gm_image *group_leader;
-} GM_CORE;
-
-/* uw_image returns a number for the image that the running process has: execve replaces
- * it by another. */
-gm_inline u64 uw_image(void)
-{
-	struct task_struct___gm_image *task = (void *)bpf_get_current_task_btf();
-	return gm_mix(task->group_leader->start_boottime, task->self_exec_id);
 }
 
 /* uw_python_start goes to the innermost frame. */
@@ -115,10 +142,6 @@ gm_inline void uw_python_start(struct unwind *u)
 	if (!u->py_first)
 		return;
 	u->py_hash = uw_image();
-	for (u32 i = 0; i < UW_CODES; i++)
-		u->codes[i].at = 0;
-	for (u32 i = 0; i < UW_FILES; i++)
-		u->files[i].at = 0;
 }
 
 /* uw_python_variables returns where a frame has its first local variable, in bytes:
@@ -256,12 +279,22 @@ __attribute__((noinline)) u64 uw_code_contents(u32 slot, u64 name, u64 file, u64
 	if (!u)
 		return 0;
 	struct unwind_code *f = &u->files[(file >> 4 ^ file >> 9) & (UW_FILES - 1)];
-	if (f->at != file) {
+	if (f->at != file || f->epoch != u->epoch) {
 		f->at = file;
+		f->epoch = u->epoch;
 		f->id = uw_content(slot, 0, file, UW_FILE_CHARACTERS);
 	}
 	u64 h = f->id ? uw_content(slot, f->id, name, UW_NAME_CHARACTERS) : 0;
 	return h ? uw_content(slot, h, lines, 0) : 0;
+}
+
+/* uw_uncounted notes that a code object has a number that the counter has not reached. */
+gm_inline void uw_uncounted(struct unwind *u)
+{
+	u32 pid = u->key.pid;
+	struct unwind_process *process = bpf_map_lookup_elem(&unwind_processes, &pid);
+	if (process)
+		process->uncounted = 1;
 }
 
 /* uw_code returns a number that distinguishes a code object from others that come to lie
@@ -269,13 +302,16 @@ __attribute__((noinline)) u64 uw_code_contents(u32 slot, u64 name, u64 file, u64
 gm_inline u32 uw_code(struct unwind *u, u64 code)
 {
 	struct unwind_code *c = &u->codes[(code >> 4 ^ code >> 9) & (UW_CODES - 1)];
-	if (c->at == code)
+	if (c->at == code && c->epoch == u->epoch)
 		return c->id;
 	c->at = code;
+	c->epoch = u->epoch;
 	c->id = 0;
 	u64 word = 0;
 	if (u->py_versioned && uw_small(code + UW_CODE_VERSION, &word) && word >> 32) {
 		c->id = word >> 32;
+		if (u->made && c->id >= u->made)
+			uw_uncounted(u);
 		return c->id;
 	}
 	if (bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(code + u->code_at))) {

@@ -19,10 +19,9 @@
 #define UW_PAGE 4096
 /* Bytes of the thread's stack that are read at once at most; a power of 2. */
 #define UW_NEAR (8 * UW_PAGE)
-/* Pages of user memory, code objects and file names that are cached for one stack; powers
- * of 2. */
+/* Pages of user memory, code objects and names of files that are cached; powers of 2. */
 #define UW_PAGES 8
-#define UW_CODES 32
+#define UW_CODES 256
 #define UW_FILES 16
 
 struct unwind_key {
@@ -79,6 +78,7 @@ struct unwind_python {
 /* A code object and its uw_code, or the name of a file and a hash of its content. */
 struct unwind_code {
 	u64 at;
+	u64 epoch; /* in which id is true */
 	u64 id;
 };
 
@@ -147,6 +147,11 @@ struct unwind {
 	u64 module_call; /* of struct unwind_process */
 	u64 module_at;	 /* bytes from the beginning of a frame to its first variable */
 	u64 modules;	 /* how many of u->python were read so far */
+	/* What `codes` and `files` have of this epoch is true. As long as an interpreter makes no
+	 * code object, an address has the same one. Where its counter is not known, each stack has
+	 * an epoch of its own. */
+	u64 epoch, epochs;
+	u64 made;    /* the interpreter's counter of code objects, 0: not known */
 	u64 code_at; /* the first byte of a code object that is read */
 	u64 frame_size; /* bytes of a frame that are read */
 	u64 top;  /* the end of the part of the thread's stack that unwinds read */

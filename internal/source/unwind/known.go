@@ -12,18 +12,20 @@ import (
 
 // struct unwind_process of bpf/unwind_memo.h.
 type knownProcess struct {
-	Mappings, TLSKey uint32
-	ModuleCall       uint64
+	Mappings, TLSKey   uint32
+	Counter, Uncounted uint64
+	ModuleCall         uint64
 }
 
-// knownProcesses is the map unwind_processes. The kernel side writes the key to it, and
-// finds it again when it was overwritten.
+// knownProcesses is the map unwind_processes. The kernel side writes the key to it
+// and what it does not count, and finds both again when they were overwritten.
 type knownProcesses struct {
 	kernel *ebpf.Map
 
 	mu          sync.Mutex // held by writers
 	generation  uint32     // the latest of any process's mappings; none is used twice
 	moduleCalls map[int]moduleCall
+	counters    map[int]uint64 // addresses, see codeCounter
 }
 
 // restartMemo empties a process's part of the memo: its mappings changed, or stacks that
@@ -39,7 +41,17 @@ func (k *knownProcesses) restartMemo(pid int) error {
 
 func (k *knownProcesses) put(pid int, call moduleCall, how ebpf.MapUpdateFlags) error {
 	k.generation++
-	return k.kernel.Update(uint32(pid), knownProcess{Mappings: k.generation, ModuleCall: call.object}, how)
+	return k.kernel.Update(uint32(pid), knownProcess{Mappings: k.generation, Counter: k.counters[pid], ModuleCall: call.object}, how)
+}
+
+// counts notes where a process counts its code objects. The analysis ends with restartMemo.
+func (k *knownProcesses) counts(pid int, address uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.counters == nil {
+		k.counters = map[int]uint64{}
+	}
+	k.counters[pid] = address
 }
 
 // wantsModuleCall reports whether call is another one than what is known for a process, and no
@@ -70,6 +82,7 @@ func (k *knownProcesses) forget(pid int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.moduleCalls, pid)
+	delete(k.counters, pid)
 	err := k.kernel.Delete(uint32(pid))
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

@@ -1,8 +1,11 @@
 package unwind
 
 import (
+	"debug/elf"
 	"encoding/binary"
+	"maps"
 	"runtime"
+	"slices"
 	"sort"
 	"unsafe"
 
@@ -12,43 +15,98 @@ import (
 
 // UpdateProcData implements ebpfapi.EbpfHandler. The unwinder finds the key of Python's
 // thread states in the code of one of Python's functions. It misreads several forms of this
-// code on arm64, and then uses a wrong word as the key. UpdateProcData corrects the address.
+// code on arm64, and then uses a wrong word as the key. UpdateProcData corrects the address. It
+// also finds the counter of code objects.
 func (t *tables) UpdateProcData(kind libpf.InterpreterType, pid libpf.PID, data unsafe.Pointer) error {
-	if runtime.GOARCH != "arm64" || kind != libpf.Python {
+	if kind != libpf.Python {
 		return t.EbpfHandler.UpdateProcData(kind, pid, data)
 	}
 	info := *(*support.PyProcInfo)(data)
+	if runtime.GOARCH == "amd64" && info.Version == 0x030c {
+		t.processes.counts(int(pid), t.analysis.codeCounter(info.AutoTLSKeyAddr))
+	}
+	if runtime.GOARCH != "arm64" {
+		return t.EbpfHandler.UpdateProcData(kind, pid, data)
+	}
 	if at, ok := t.analysis.pythonKey(info.AutoTLSKeyAddr); ok {
 		info.AutoTLSKeyAddr = at
 	}
 	return t.EbpfHandler.UpdateProcData(kind, pid, unsafe.Pointer(&info))
 }
 
-// pythonKey returns the address of the key of a process's Python thread states. near is an
-// address in the data of the same file, which follows its code.
-func (a *analysis) pythonKey(near uint64) (uint64, bool) {
+// pythonFunction calls f with the code of a function of a process's Python, up to a limit of bytes,
+// and its address. near is an address in the data of the same file, which follows its code. data
+// returns what the file has for bytes of the process that it may write.
+func (a *analysis) pythonFunction(near uint64, name string, limit uint64, f func(code []byte, at uint64, data func(at, n uint64) []byte)) {
 	i := sort.Search(len(a.mappings), func(i int) bool { return a.mappings[i].Start > near })
 	if i == 0 || !a.mappings[i-1].HasFile() {
-		return 0, false
+		return
 	}
 	m := &a.mappings[i-1]
-	f, err := a.open(m)
+	file, err := a.open(m)
 	if err != nil {
-		return 0, false
+		return
 	}
-	defer f.Close()
-	elf, err := f.ELF()
+	defer file.Close()
+	e, err := file.ELF()
 	if err != nil {
-		return 0, false
+		return
 	}
-	const getter = "PyGILState_GetThisThreadState"
-	functions, err := elf.Functions(func(name []byte) bool { return string(name) == getter })
-	offset, ok := functions[getter]
+	functions, err := e.Functions(func(n []byte) bool { return string(n) == name })
+	offset, ok := functions[name]
 	if err != nil || !ok || offset < m.Offset || offset-m.Offset >= m.End-m.Start {
-		return 0, false
+		return
 	}
-	code, start := elf.CodeAround(offset, maxKeyCode)
-	return keyARM(code[start:], m.Start+offset-m.Offset)
+	code, start := e.CodeAround(offset, limit)
+	f(code[start:], m.Start+offset-m.Offset, func(at, n uint64) []byte {
+		for _, p := range e.Progs {
+			if p.Type == elf.PT_LOAD && p.Off <= offset && offset < p.Off+p.Filesz {
+				at += p.Vaddr - p.Off - (m.Start - m.Offset)
+			}
+		}
+		for _, p := range e.Progs {
+			if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 && p.Vaddr <= at && at < p.Vaddr+p.Filesz {
+				return e.Data(at, n)
+			}
+		}
+		return nil
+	})
+}
+
+// pythonKey returns the address of the key of a process's Python thread states.
+func (a *analysis) pythonKey(near uint64) (key uint64, ok bool) {
+	a.pythonFunction(near, "PyGILState_GetThisThreadState", maxKeyCode, func(code []byte, at uint64, _ func(at, n uint64) []byte) {
+		key, ok = keyARM(code, at)
+	})
+	return key, ok
+}
+
+// codeCounter returns the address at which CPython 3.12 for x86-64 has the number of its next code
+// object: _Py_next_func_version, which _PyCode_New loads (Objects/codeobject.c). It begins with how many
+// the file itself has (Tools/build/deepfreeze.py). codeCounter returns 0 if that cannot be told. The
+// kernel side notices if a code object has a greater number.
+func (a *analysis) codeCounter(near uint64) (counter uint64) {
+	const maxCode, fewest, most = 4096, 256, 4096
+	a.pythonFunction(near, "_PyCode_New", maxCode, func(code []byte, at uint64, data func(at, n uint64) []byte) {
+		found := map[uint64]bool{}
+		for i := 0; i+6 <= len(code); i++ {
+			// mov or lea, relative to the next instruction.
+			if code[i] != 0x8b && code[i] != 0x8d || code[i+1]&0xc7 != 0x05 {
+				continue
+			}
+			counter = at + uint64(i) + 6 + uint64(int32(binary.LittleEndian.Uint32(code[i+2:])))
+			if b := data(counter, 8); counter%4 == 0 && len(b) == 8 {
+				if n := binary.LittleEndian.Uint32(b); fewest <= n && n < most {
+					found[counter] = true
+				}
+			}
+		}
+		counter = 0
+		if len(found) == 1 {
+			counter = slices.Collect(maps.Keys(found))[0]
+		}
+	})
+	return counter
 }
 
 // maxKeyCode bounds the code that is read, in bytes.

@@ -21,8 +21,9 @@ import (
 // when a table can be used.
 type tables struct {
 	ebpfapi.EbpfHandler
-	kernel *kernel
-	rules  rules
+	kernel    *kernel
+	processes *knownProcesses
+	rules     rules
 
 	// offered is the table of the executable that the unwinder asked for last, analysis the
 	// current analysis, and loading the tables that it loads. One goroutine at a time uses

@@ -54,7 +54,7 @@ func BenchmarkTensor(b *testing.B) {
 			measure(b, many, buildProgram(b, "gcc", "paths", "-O2", "-fomit-frame-pointer", "testdata/paths.c"), strconv.Itoa(many), order)
 		})
 	}
-	for _, version := range []string{"3.11", "3.12"} {
+	for _, version := range []string{"3.11", "3.12", "3.13"} {
 		for _, frames := range []int{13, 30} {
 			b.Run(fmt.Sprintf("python_%s_%d_frames", version, frames), func(b *testing.B) {
 				i := slices.IndexFunc(installedPythons(), func(p string) bool { return strings.Contains(p, "/"+version) })

@@ -162,6 +162,7 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 		return err
 	}
 	u.tables = newTables(handler, u.kernel)
+	u.tables.processes = u.known
 	u.processes, err = processmanager.New(ctx, processmanager.Config{
 		InterpretersConfig:    interpreters,
 		MonitorInterval:       time.Minute, // of metrics that nobody reads
