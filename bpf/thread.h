@@ -32,6 +32,7 @@ struct gm_thread {
 	u64 trampoline; /* gm_enter: the address that gm_trampoline found */
 	u64 word;	/* gm_enter: the word at the stack pointer of a call */
 	u64 top;	/* the end of the last stack (uw_near) */
+	u64 py_low;	/* the lowest Python frame of the last stack (uw_python_near) */
 	u64 forgotten;	/* entry time of the pending call that gm_enter dropped last */
 	u64 ctx[GM_CTX_DEPTH];
 	struct gm_call calls[GM_CALLS];

@@ -88,6 +88,7 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->unfit = !process | (u->key.sp & 7);
 	u->expect = u->id = 0;
 	u->top = th->top;
+	u->py_low = th->py_low;
 	uw_hidden(u);
 	uw_no_pages(u);
 	uw_near(u);
@@ -246,6 +247,8 @@ gm_inline void uw_capture(struct pt_regs *ctx, struct gm_thread *th)
 		u->id = stack;
 	}
 	th->top = u->top;
+	if (u->py_first)
+		th->py_low = u->py_low_next;
 	if (!stack || u->expect) {
 		uw_prepare(u, th, ctx);
 		uw_full(u, slot);

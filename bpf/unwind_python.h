@@ -133,6 +133,19 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 	return ERR_OK;
 }
 
+/* uw_python_near reads the frames that lie together in memory, from the outermost one of those of the
+ * thread's last stack on, up to the innermost one: a run of Python functions has them on a stack of
+ * its own. What it does not read, uw_python_walk reads page by page. */
+gm_inline void uw_python_near(struct unwind *u)
+{
+	u64 size = u->py_first + UW_PYTHON_FRAME - u->py_low;
+	u->py_near = 0;
+	u->py_low_next = ~0ULL;
+	if (size - 1 < UW_PYTHON_NEAR &&
+	    !bpf_probe_read_user(u->py_frames, uw_bytes(size, UW_PYTHON_NEAR), (void *)u->py_low))
+		u->py_near = size;
+}
+
 /* uw_python_start goes to the innermost frame. */
 gm_inline void uw_python_start(struct unwind *u)
 {
@@ -142,6 +155,7 @@ gm_inline void uw_python_start(struct unwind *u)
 	if (!u->py_first)
 		return;
 	u->py_hash = uw_image();
+	uw_python_near(u);
 }
 
 /* uw_python_variables returns where a frame has its first local variable, in bytes:
@@ -164,22 +178,17 @@ gm_inline u64 uw_python_variables(u16 version)
 	return 0;
 }
 
-/* uw_python_begin finds the thread's innermost Python frame. If there is none, u->py_error
- * says why. */
-gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
+/* uw_python_process prepares what the slot has of the process's Python. */
+gm_inline void uw_python_process(struct unwind *u)
 {
 	u32 pid = u->key.pid;
-	u->py_first = u->py_error = 0;
-	u->module_call = 0;
 	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
-	if (!py) {
-		u->py_error = ERR_PYTHON_NO_PROC_INFO;
+	u->py_unfit = py ? 0 : ERR_PYTHON_NO_PROC_INFO;
+	u->module_at = 0;
+	if (!py)
 		return;
-	}
 	u->py = *py;
 	u->module_at = uw_python_variables(u->py.version);
-	if (process && u->module_at)
-		u->module_call = process->module_call;
 	/* CPython 3.10 does not say where f_lasti is (struct _frame,
 	 * Include/cpython/frameobject.h), and the unwinder assumes 0. */
 	if (u->py.version == 0x030a && !u->py.PyFrameObject_f_lasti)
@@ -194,8 +203,20 @@ gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 	u->frame_size = 8 + uw_most(uw_most(u->py.PyFrameObject_f_code, u->py.PyFrameObject_f_back),
 				    uw_most(u->py.PyFrameObject_f_lasti, u->py.PyFrameObject_entry_member));
 	if (last - first > UW_PYTHON_COUNTS || u->frame_size > UW_PYTHON_FRAME)
-		u->py_error = ERR_UNREACHABLE;
-	else
+		u->py_unfit = ERR_UNREACHABLE;
+}
+
+/* uw_python_begin finds the thread's innermost Python frame. If there is none, u->py_error
+ * says why. */
+gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
+{
+	u->py_first = 0;
+	if (!process || !process->mappings || u->py_of != process->mappings)
+		uw_python_process(u);
+	u->py_of = process ? process->mappings : 0;
+	u->py_error = u->py_unfit;
+	u->module_call = process && u->module_at ? process->module_call : 0;
+	if (!u->py_error)
 		u->py_error = uw_python_state(u, process);
 }
 
@@ -367,11 +388,13 @@ __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 	u64 at = u->py_frame, n = u->py_read;
 	for (u32 i = 0; i < UW_PYTHON_STEPS && at && n < UW_PYTHON - 1; i++) {
 		u8 *frame = (u8 *)u->pages + (at & (UW_PAGES * UW_PAGE - 1));
-		u64 in = at - u->key.sp;
+		u64 in = at - u->key.sp, low = at - u->py_low;
 		bool read = true;
 		if (in < u->near && u->near - in >= UW_PYTHON_FRAME) {
 			/* From 3.12 on the outermost of a run of the interpreter. */
 			frame = (u8 *)u->stack + (in & (UW_NEAR - 1));
+		} else if (low < u->py_near && u->py_near - low >= UW_PYTHON_FRAME) {
+			frame = (u8 *)u->py_frames + (low & (UW_PYTHON_NEAR - 1));
 		} else if ((at & (UW_PAGE - 1)) <= UW_PAGE - UW_PYTHON_FRAME) {
 			read = uw_page(u, at);
 		} else {
@@ -389,6 +412,8 @@ __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 		 * which are 0 in the address of an object. */
 		u64 code = *(u64 *)&frame[f_code] & ~3ULL, last = *(u64 *)&frame[f_lasti], flags = UW_PYTHON_ENTRY;
 		u64 here = at;
+		if (u->py_first - at < UW_PYTHON_NEAR - UW_PYTHON_FRAME)
+			u->py_low_next = uw_least(u->py_low_next, at);
 		at = *(u64 *)&frame[f_back];
 		if (code == none) {
 			flags |= UW_PYTHON_SHIM;

@@ -19,6 +19,8 @@
 #define UW_PAGE 4096
 /* Bytes of the thread's stack that are read at once at most; a power of 2. */
 #define UW_NEAR (8 * UW_PAGE)
+/* Bytes of Python frames that are read at once at most; a power of 2. */
+#define UW_PYTHON_NEAR (2 * UW_PAGE)
 /* Pages of user memory, code objects and names of files that are cached; powers of 2. */
 #define UW_PAGES 8
 #define UW_CODES 256
@@ -144,6 +146,10 @@ struct unwind {
 	u32 py_done; /* no Python frame is left to place */
 	u32 py_late; /* UW_FRAME_LATE: the native frames have ended */
 	u32 py_versioned; /* 1: each code object has a number that no other has (co_version) */
+	u32 py_of;    /* the mappings of the process that py and what follows from it are of, 0: none */
+	u32 py_unfit; /* why they are of no use */
+	u64 py_low, py_near; /* where py_frames are from, and how many bytes it has */
+	u64 py_low_next;     /* py_low of the thread's next stack */
 	u64 module_call; /* of struct unwind_process */
 	u64 module_at;	 /* bytes from the beginning of a frame to its first variable */
 	u64 modules;	 /* how many of u->python were read so far */
@@ -165,6 +171,7 @@ struct unwind {
 	struct unwind_python python[UW_PYTHON];
 	/* In this order: for the verifier, a read that begins in one may end in the next. */
 	u64 stack[UW_NEAR / 8];
+	u64 py_frames[UW_PYTHON_NEAR / 8];
 	u64 pages[UW_PAGES * UW_PAGE / 8];
 	u8 frame[256], code[256];
 	struct unwind_node node;
