@@ -26,34 +26,34 @@ gm_step u32 gm_emit(struct gm_thread *th)
 	return 0;
 }
 
-/* gm_owe leaves the size of th->ev for the next gm_charge, which costs more. It returns false if
- * that is due. */
-gm_inline bool gm_owe(struct gm_thread *th)
-{
-	const u32 most = 64 * sizeof(th->ev); /* bytes */
-	if (!th->ev.user || th->owed >= most)
-		return false;
-	th->owed += sizeof(th->ev);
-	th->ev.flags = 0;
-	return true;
-}
-
 /* gm_charge sets the user of th->ev, adds its size to the process's costs, and clears
- * want_stack if user space asked for no such stacks. */
+ * want_stack if user space asked for no such stacks. It looks at the process's target only if that
+ * has changed, or if much is owed. */
 gm_inline void gm_charge(struct gm_thread *th, u16 class)
 {
-	struct gm_target *t = gm_target_of(&th->ev.pid);
-	u32 user = t ? t->user : 0;
-	u64 shed = t ? t->shed : 0;
+	const u32 most = 64 * sizeof(th->ev); /* bytes */
+	u32 none = 0;
+	struct gm_user *all = bpf_map_lookup_elem(&users, &none);
+	u64 changes = all ? *(volatile u64 *)&all->changes : 0;
+	th->owed += sizeof(th->ev);
+	if (!th->ev.user || th->changes != changes || th->owed > most) {
+		struct gm_target *t = gm_target_of(&th->ev.pid);
+		th->changes = changes;
+		th->ev.user = t ? t->user : 0;
+		th->shed = t ? t->shed : 0;
+		if (t)
+			__sync_fetch_and_add(&t->bytes, th->owed);
+		th->owed = 0;
+	}
+	th->ev.flags = 0;
+	if (!th->want_stack)
+		return;
+	u32 user = th->ev.user;
+	u64 shed = th->shed;
 	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
 	if (u && u->shed > shed)
 		shed = u->shed;
-	th->ev.user = user;
-	th->ev.flags = 0;
-	if (t)
-		__sync_fetch_and_add(&t->bytes, sizeof(th->ev) + th->owed);
-	th->owed = 0;
-	if (th->want_stack && shed >= (class == GM_CLASS_TENSOR ? GM_SHED_TENSORS : GM_SHED_ALL)) {
+	if (shed >= (class == GM_CLASS_TENSOR ? GM_SHED_TENSORS : GM_SHED_ALL)) {
 		th->want_stack = 0;
 		th->ev.flags = GM_EVENT_SHED;
 	}
@@ -318,8 +318,7 @@ gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u64 cookie)
 	th->ev.ctx = 0;
 	th->ev.device = -1;
 	th->want_stack = (row->flags & GM_ROW_STACK) && (cfg_free_stacks || (s64)args[1] > 0);
-	if (th->want_stack || !gm_owe(th))
-		gm_charge(th, GM_CLASS_TENSOR);
+	gm_charge(th, GM_CLASS_TENSOR);
 	return th;
 }
 

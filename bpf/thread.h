@@ -27,7 +27,9 @@ struct gm_thread {
 	s32 device; /* of the current context, or -1 */
 	u32 want_stack;
 	u32 tensor; /* 1: ev is of gm_tensor, and waits for its stack */
-	u32 owed;   /* bytes that gm_charge has not added to the process's costs yet (gm_owe) */
+	u32 owed;   /* bytes that gm_charge has not added to the process's costs yet */
+	u32 shed;   /* of struct gm_target */
+	u64 changes; /* of struct gm_user, when gm_charge looked at the target */
 	u64 sp;		/* gm_enter: the stack pointer */
 	u64 trampoline; /* gm_enter: the address that gm_trampoline found */
 	u64 word;	/* gm_enter: the word at the stack pointer of a call */

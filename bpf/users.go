@@ -22,7 +22,8 @@ type User struct {
 	Sent, Lost uint64
 	_          [6]uint64
 	Read, Shed uint64
-	_          [6]uint64
+	Changes    uint64
+	_          [5]uint64
 }
 
 // MaxUsers is GM_USERS of users.h, UserTries GM_USER_TRIES, ShedAll GM_SHED_ALL.
@@ -60,6 +61,9 @@ func MapUsers(m *ebpf.Map) (*Users, error) {
 	runtime.AddCleanup(u, func(memory []byte) { _ = unix.Munmap(memory) }, memory)
 	return u, nil
 }
+
+// TargetChanged makes the kernel side look at targets again.
+func (u *Users) TargetChanged() { atomic.AddUint64(&u.Places[0].Changes, 1) }
 
 // MarkRead marks a record of a user as read, which frees its part of the ring buffer.
 func (u *Users) MarkRead(place uint16, record []byte) {

@@ -29,7 +29,8 @@ struct gm_user {
 	u64 unused[6];
 	u64 read; /* bytes of `sent` that user space has read */
 	u64 shed; /* enum gm_shed */
-	u64 unused2[6];
+	u64 changes; /* in place 0: how often user space changed a target */
+	u64 unused2[5];
 };
 
 #define GM_USERS 1024

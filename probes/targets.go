@@ -65,6 +65,7 @@ func (t *targets) add(pid int, user uint32) error {
 			x.User = uint32(t.place(user, true))
 		}
 		err = t.table.Update(uint32(pid), x, ebpf.UpdateNoExist)
+		t.TargetChanged()
 		if errors.Is(err, ebpf.ErrKeyExist) {
 			err = t.assign(pid, x.User)
 		}
@@ -81,6 +82,7 @@ func (t *targets) assign(pid int, place uint32) error {
 	}
 	x.User = place // what the process costs at this moment is not counted
 	err := t.table.Update(uint32(pid), x, ebpf.UpdateExist)
+	t.TargetChanged()
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
@@ -238,6 +240,7 @@ func (t *targets) shed(c Consumer, s Shed) error {
 	if err == nil {
 		x.Shed = uint32(s) // what the process costs at this moment is not counted
 		err = t.table.Update(uint32(c.PID), x, ebpf.UpdateExist)
+		t.TargetChanged()
 	}
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return os.ErrNotExist

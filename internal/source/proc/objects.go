@@ -17,6 +17,21 @@ func definedObject(symbol []byte) bool {
 	return elf.ST_TYPE(symbol[4]) == elf.STT_OBJECT && !undefined(symbol)
 }
 
+// Variable returns the size bytes that the file has for data that may be written, at a distance from
+// the code at an offset in the file, or fewer.
+func (e *ELF) Variable(offset, distance, size uint64) []byte {
+	var data []*elf.Prog
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset-p.Off < p.Filesz {
+			distance += p.Vaddr - p.Off
+		}
+		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 {
+			data = append(data, p)
+		}
+	}
+	return loaded(data, offset+distance, size)
+}
+
 // Data returns the size bytes that the file has for an address, or fewer.
 func (e *ELF) Data(address, size uint64) []byte {
 	var segments []*elf.Prog

@@ -1,7 +1,6 @@
 package unwind
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"maps"
 	"runtime"
@@ -34,10 +33,11 @@ func (t *tables) UpdateProcData(kind libpf.InterpreterType, pid libpf.PID, data 
 	return t.EbpfHandler.UpdateProcData(kind, pid, unsafe.Pointer(&info))
 }
 
-// pythonFunction calls f with the code of a function of a process's Python, up to a limit of bytes,
-// and its address. near is an address in the data of the same file, which follows its code. data
-// returns what the file has for bytes of the process that it may write.
-func (a *analysis) pythonFunction(near uint64, name string, limit uint64, f func(code []byte, at uint64, data func(at, n uint64) []byte)) {
+// pythonFunction calls f with the code of a process's Python from reach bytes before a function to as
+// many behind its beginning, with where in it that is, and with the function's address. near is an
+// address in the data of the same file, which follows its code. data returns what the file has for
+// bytes of the process that it may write.
+func (a *analysis) pythonFunction(near uint64, name string, reach uint64, f func(code []byte, start int, at uint64, data func(at, n uint64) []byte)) {
 	i := sort.Search(len(a.mappings), func(i int) bool { return a.mappings[i].Start > near })
 	if i == 0 || !a.mappings[i-1].HasFile() {
 		return
@@ -57,26 +57,15 @@ func (a *analysis) pythonFunction(near uint64, name string, limit uint64, f func
 	if err != nil || !ok || offset < m.Offset || offset-m.Offset >= m.End-m.Start {
 		return
 	}
-	code, start := e.CodeAround(offset, limit)
-	f(code[start:], m.Start+offset-m.Offset, func(at, n uint64) []byte {
-		for _, p := range e.Progs {
-			if p.Type == elf.PT_LOAD && p.Off <= offset && offset < p.Off+p.Filesz {
-				at += p.Vaddr - p.Off - (m.Start - m.Offset)
-			}
-		}
-		for _, p := range e.Progs {
-			if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 && p.Vaddr <= at && at < p.Vaddr+p.Filesz {
-				return e.Data(at, n)
-			}
-		}
-		return nil
-	})
+	code, start := e.CodeAround(offset, reach)
+	at := m.Start + offset - m.Offset
+	f(code, start, at, func(to, n uint64) []byte { return e.Variable(offset, to-at, n) })
 }
 
 // pythonKey returns the address of the key of a process's Python thread states.
 func (a *analysis) pythonKey(near uint64) (key uint64, ok bool) {
-	a.pythonFunction(near, "PyGILState_GetThisThreadState", maxKeyCode, func(code []byte, at uint64, _ func(at, n uint64) []byte) {
-		key, ok = keyARM(code, at)
+	a.pythonFunction(near, "PyGILState_GetThisThreadState", maxKeyCode, func(code []byte, start int, at uint64, _ func(at, n uint64) []byte) {
+		key, ok = keyARM(code[start:], at)
 	})
 	return key, ok
 }
@@ -86,15 +75,15 @@ func (a *analysis) pythonKey(near uint64) (key uint64, ok bool) {
 // the file itself has (Tools/build/deepfreeze.py). codeCounter returns 0 if that cannot be told. The
 // kernel side notices if a code object has a greater number.
 func (a *analysis) codeCounter(near uint64) (counter uint64) {
-	const maxCode, fewest, most = 4096, 256, 4096
-	a.pythonFunction(near, "_PyCode_New", maxCode, func(code []byte, at uint64, data func(at, n uint64) []byte) {
+	const reach, fewest, most = 4096, 256, 4096 // the function may call a part of it, which is near
+	a.pythonFunction(near, "_PyCode_New", reach, func(code []byte, start int, at uint64, data func(at, n uint64) []byte) {
 		found := map[uint64]bool{}
 		for i := 0; i+6 <= len(code); i++ {
 			// mov or lea, relative to the next instruction.
 			if code[i] != 0x8b && code[i] != 0x8d || code[i+1]&0xc7 != 0x05 {
 				continue
 			}
-			counter = at + uint64(i) + 6 + uint64(int32(binary.LittleEndian.Uint32(code[i+2:])))
+			counter = at + uint64(i-start) + 6 + uint64(int32(binary.LittleEndian.Uint32(code[i+2:])))
 			if b := data(counter, 8); counter%4 == 0 && len(b) == 8 {
 				if n := binary.LittleEndian.Uint32(b); fewest <= n && n < most {
 					found[counter] = true

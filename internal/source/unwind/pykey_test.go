@@ -2,6 +2,8 @@ package unwind
 
 import (
 	"encoding/binary"
+	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -32,5 +34,31 @@ func TestKeyARM(t *testing.T) {
 		if ok != (c.key != 0) || ok && key != c.key {
 			t.Errorf("%s: %#x, %v; want %#x", c.name, key, ok, c.key)
 		}
+	}
+}
+
+// The counter of code objects of CPython 3.12 and 3.13 is found, and no code object has a greater
+// number.
+func TestCodeCounter(t *testing.T) {
+	library := buildLibrary(t)
+	for _, python := range pythonsToCompare(t) {
+		searched := strings.HasSuffix(python.name, "3.12") && runtime.GOARCH == "amd64"
+		if !searched && !strings.HasSuffix(python.name, "3.13") {
+			continue
+		}
+		t.Run(python.name, func(t *testing.T) {
+			p := startTarget(t, python.path, "testdata/deep.py", "100", "13")
+			c := newCapture(t, Options{}, p.pid)
+			c.attach(library, symbol, 1)
+			p.run()
+			c.detach(100)
+			var known knownProcess
+			if err := c.u.known.kernel.Lookup(uint32(p.pid), &known); err != nil {
+				t.Fatal(err)
+			}
+			if known.Uncounted != 0 || searched != (known.Counter != 0) {
+				t.Errorf("%+v", known)
+			}
+		})
 	}
 }
