@@ -74,18 +74,18 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	struct unwind_process *process = bpf_map_lookup_elem(&unwind_processes, &pid);
 	u->slot = slot;
 	u->user = th->ev.user;
-	u->key.start = th->ev.start;
+	u->start = th->ev.start;
 	u->key.pid = pid;
 	u->key.mappings = process ? process->mappings : 0;
-	u->key.sp = ctx->sp;
+	u->sp = ctx->sp;
 #if defined(__x86_64__)
-	u->key.ip = ctx->ip;
+	u->ip = ctx->ip;
 	u->fp = ctx->bp;
 #else
-	u->key.ip = normalize_pac_ptr(ctx->pc);
+	u->ip = normalize_pac_ptr(ctx->pc);
 	u->fp = ctx->regs[29];
 #endif
-	u->unfit = !process | (u->key.sp & 7);
+	u->unfit = !process | (u->sp & 7);
 	u->expect = u->id = 0;
 	u->top = th->top;
 	u->py_low = th->py_low;
@@ -141,7 +141,7 @@ __attribute__((noinline)) u32 uw_hash(u32 slot)
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
-	u64 h = gm_mix(gm_mix(u->key.pid, u->key.start), (u64)u->error << 32 | u->frames);
+	u64 h = gm_mix(gm_mix(u->key.pid, u->start), (u64)u->error << 32 | u->frames);
 	u->id = gm_mix(h, u->py_hash); /* it distinguishes code objects that had the same address */
 	for (u32 i = 0; i < UW_HASH_PARTS; i++)
 		if (!uw_hash_part(slot, i))
@@ -162,7 +162,7 @@ __attribute__((noinline)) u32 uw_send(u32 slot)
 			     __builtin_offsetof(struct gm_stack, words);
 	const u32 most = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
 	s->id = u->id;
-	s->start = u->key.start;
+	s->start = u->start;
 	s->user = u->user;
 	s->pid = u->key.pid;
 	s->frames = u->frames;
@@ -239,7 +239,7 @@ gm_inline void uw_capture(struct pt_regs *ctx, struct gm_thread *th)
 	}
 	uw_begin(u, slot, th, ctx);
 	uw_python_all(slot);
-	u->seed = u->py_hash;
+	u->seed = gm_mix(gm_mix(u->py_hash, u->ip), u->sp);
 	u64 stack = cfg_memo && !u->unfit ? uw_find(slot) : 0;
 	if (stack) {
 		u64 nth = uw_count(UW_MEMO_HIT);
@@ -292,7 +292,7 @@ int gm_unwind_copy(u64 *args)
 	u->record.unwindersDone = 0;
 	if (uw_paste(u, args[0])) {
 		u->record.trace.pid = u->key.pid;
-		u->key.sp = u->record.state.sp;
+		u->sp = u->record.state.sp;
 		u->fp_off = UW_OFF_FP;
 		u->fp_bad = 0;
 		uw_unwind(slot);

@@ -81,11 +81,11 @@ gm_inline u32 uw_copy_pages(struct unwind *u, const u32 pages)
 	__sync_fetch_and_add(sent, size);
 	c->user = user;
 	c->id = u->id;
-	c->start = u->key.start;
+	c->start = u->start;
 	c->pid = u->key.pid;
 	c->tid = u->tid;
 	c->size = pages * UW_PAGE;
-	c->of = u->key.sp & ~(UW_PAGE - 1ULL);
+	c->of = u->sp & ~(UW_PAGE - 1ULL);
 	c->state = u->begin;
 	c->trampoline = u->trampoline;
 	bpf_probe_read_kernel(c->hidden, sizeof(c->hidden), u->hidden);
@@ -112,8 +112,8 @@ __attribute__((noinline)) u32 uw_copy(u32 slot)
 	if (!u)
 		return 0;
 	u64 unnamed = u->id, now = bpf_ktime_get_ns();
-	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->key.start), now), u->tid) ?: 1;
-	u64 extent = uw_extent(u->key.sp & ~(UW_PAGE - 1ULL));
+	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->start), now), u->tid) ?: 1;
+	u64 extent = uw_extent(u->sp & ~(UW_PAGE - 1ULL));
 	if (extent > UW_COPY_MORE * UW_PAGE && uw_copy_pages(u, UW_COPY_DEEP))
 		return 1;
 	if (extent > UW_COPY_PAGES * UW_PAGE && uw_copy_pages(u, UW_COPY_MORE))
@@ -140,7 +140,7 @@ gm_inline bool uw_paste(struct unwind *u, u64 at)
 	    bpf_probe_read_user(u->python, sizeof(u->python), c->python))
 		return false;
 	u->id = words[0];
-	u->key.start = words[1];
+	u->start = words[1];
 	u->key.pid = words[2];
 	u->tid = words[2] >> 32;
 	u->copy_size = words[3];

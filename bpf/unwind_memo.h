@@ -15,7 +15,7 @@
 #define GM_UNWIND_MEMO_H
 
 #define UW_NODES 64 /* that one search reads at most */
-#define UW_SOME 32 /* words of a node that one call of uw_match_words and the like handles */
+#define UW_SOME 32 /* words of a node that one call of uw_store_words and uw_fold_path handles */
 #define UW_OFF_FP 0xffffffffULL /* not memory: the frame pointer register */
 
 GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_node);
@@ -44,7 +44,7 @@ gm_inline void uw_add(struct unwind *u, u64 off, u64 val, u64 want)
 
 gm_inline void uw_depend(struct unwind *u, u64 at, u64 val)
 {
-	u64 off = at - u->key.sp;
+	u64 off = at - u->sp;
 	u->unfit |= off >> 32 | (off & 7);
 	uw_add(u, off, val, 1);
 }
@@ -53,7 +53,7 @@ gm_inline void uw_depend(struct unwind *u, u64 at, u64 val)
  * without frame pointers the register holds anything. */
 gm_inline void uw_fp_loaded(struct unwind *u, u64 at, u64 val)
 {
-	u64 off = at - u->key.sp;
+	u64 off = at - u->sp;
 	u->fp_bad = off >> 32 | (off & 7);
 	u->fp_off = off;
 	u->fp_val = val;
@@ -86,37 +86,57 @@ enum uw_match {
 	UW_MATCH_ONWARD, /* the search continues at u->key */
 };
 
-/* uw_match_words compares some of the n words of a node with the thread's, beginning with
- * the word `from`. UW_MATCH_STACK means that they are equal. */
-__attribute__((noinline)) u32 uw_match_words(struct unwind_node *e, u32 slot, u32 from, u32 n)
+/* uw_match_near compares words of a node with the thread's, beginning with the word `from`, as long as
+ * they are equal, in u->stack, and not hidden. It returns the first one that is not. It is short, as
+ * nearly all words are compared here. */
+__attribute__((noinline)) u32 uw_match_near(struct unwind_node *e, u32 slot, u32 from, u32 n)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u || !e)
+		return from;
+	u64 h = u->hash, near = u->near, reach = u->reach;
+	u32 i = from;
+	for (u32 turn = 0; turn < UW_NODE_WORDS && i < n; turn++, i++) {
+		u64 j = i;
+		/* Otherwise the compiler counts addresses, whose bounds the verifier does not know. */
+		asm volatile("" : "+r"(j));
+		j &= UW_NODE_WORDS - 1;
+		u64 off = *(volatile u32 *)&e->off[j];
+		if (off >= near)
+			break;
+		u64 have = u->stack[off / 8 & (UW_NEAR / 8 - 1)];
+		if (have != *(volatile u64 *)&e->val[j])
+			break;
+		h = uw_fold(h, off, have);
+		reach = off;
+	}
+	u->hash = h;
+	u->reach = reach;
+	return i;
+}
+
+/* uw_match_word compares one word of a node with the thread's. UW_MATCH_STACK means that it is equal. */
+__attribute__((noinline)) u32 uw_match_word(struct unwind_node *e, u32 slot, u32 i)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u || !e)
 		return UW_MATCH_NOT;
-	u64 h = u->hash;
-	for (u32 i = 0; i < UW_SOME; i++) {
-		u32 j = (from + i) & (UW_NODE_WORDS - 1);
-		if (from + i >= n)
-			break;
-		u64 off = *(volatile u32 *)&e->off[j];
-		u64 want = *(volatile u64 *)&e->val[j];
-		u64 have = u->fp;
-		if (off != UW_OFF_FP) {
-			if (!uw_word(u, u->key.sp + off, &have))
-				return UW_MATCH_NOT;
-			have = uw_unhide(u, u->key.sp + off, have);
-			u->reach = off;
-		}
-		h = uw_fold(h, off, have);
-		if (have != want) {
-			u->hash = h;
-			u->key.path = h;
-			u->found += from + i + 1;
-			return UW_MATCH_ONWARD;
-		}
+	i &= UW_NODE_WORDS - 1;
+	u64 off = *(volatile u32 *)&e->off[i];
+	u64 want = *(volatile u64 *)&e->val[i];
+	u64 have = u->fp;
+	if (off != UW_OFF_FP) {
+		if (!uw_word(u, u->sp + off, &have))
+			return UW_MATCH_NOT;
+		have = uw_unhide(u, u->sp + off, have);
+		u->reach = off;
 	}
-	u->hash = h;
-	return UW_MATCH_STACK;
+	u->hash = uw_fold(u->hash, off, have);
+	if (have == want)
+		return UW_MATCH_STACK;
+	u->key.path = u->hash;
+	u->found += i + 1;
+	return UW_MATCH_ONWARD;
 }
 
 /* uw_match compares the words of a node with the thread's. LRU nodes are reused without a
@@ -126,12 +146,13 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	struct unwind *u = uw_slot(slot);
 	if (!u || !e)
 		return UW_MATCH_NOT;
-	u32 n = *(volatile u64 *)&e->words;
+	u32 n = *(volatile u64 *)&e->words, i = 0;
 	u->reach = 0;
-	for (u32 i = 0; i < UW_NODE_WORDS; i += UW_SOME) {
-		if (i >= n)
+	for (u32 turn = 0; turn < UW_NODE_WORDS; turn++) {
+		i = uw_match_near(e, slot, i, n);
+		if (i >= n || i >= UW_NODE_WORDS)
 			break;
-		u32 match = uw_match_words(e, slot, i, n);
+		u32 match = uw_match_word(e, slot, i++);
 		if (match != UW_MATCH_STACK)
 			return match;
 	}
@@ -140,7 +161,7 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 		return UW_MATCH_NOT;
 	u->id = stack;
 	u->found += n;
-	u->top = u->key.sp + u->reach + 8;
+	u->top = u->sp + u->reach + 8;
 	u->key.path = h;
 	return stack ? UW_MATCH_STACK : UW_MATCH_ONWARD;
 }

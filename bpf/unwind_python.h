@@ -388,7 +388,7 @@ __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 	u64 at = u->py_frame, n = u->py_read;
 	for (u32 i = 0; i < UW_PYTHON_STEPS && at && n < UW_PYTHON - 1; i++) {
 		u8 *frame = (u8 *)u->pages + (at & (UW_PAGES * UW_PAGE - 1));
-		u64 in = at - u->key.sp, low = at - u->py_low;
+		u64 in = at - u->sp, low = at - u->py_low;
 		bool read = true;
 		if (in < u->near && u->near - in >= UW_PYTHON_FRAME) {
 			/* From 3.12 on the outermost of a run of the interpreter. */

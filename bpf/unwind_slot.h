@@ -27,12 +27,9 @@
 #define UW_FILES 16
 
 struct unwind_key {
-	u64 start;
 	u32 pid;
-	u32 mappings; /* generation of the process's mappings */
-	u64 ip;
-	u64 sp;
-	u64 path; /* of the Python frames, and of all words up to here */
+	u32 mappings; /* generation of the process's mappings, which no other process has */
+	u64 path; /* of ip, sp and the Python frames, and of all words up to here */
 };
 
 /* A run of words of the memo (unwind_memo.h). */
@@ -115,6 +112,7 @@ struct unwind {
 	u32 tid;
 	u64 user; /* in `users` */
 	UnwindState begin; /* record.state at first */
+	u64 start, ip, sp; /* the process's start time, and the registers at first */
 	struct unwind_key key;
 	u32 step;   /* enum uw_step */
 	u32 frames; /* unwound, also those of a deep stack that are not recorded */
@@ -128,7 +126,7 @@ struct unwind {
 	u64 seed; /* key.path before the first word */
 	u64 hash;
 	u64 forgotten; /* by uw_forget */
-	u64 reach; /* where uw_match read its last word, bytes from key.sp */
+	u64 reach; /* where uw_match read its last word, bytes from sp */
 	u64 fp;	  /* the register */
 	u64 fp_off, fp_val, fp_bad; /* where the current frame pointer was loaded from */
 	u64 fp_fresh; /* 1: nothing was computed from it yet */
@@ -161,7 +159,7 @@ struct unwind {
 	u64 code_at; /* the first byte of a code object that is read */
 	u64 frame_size; /* bytes of a frame that are read */
 	u64 top;  /* the end of the part of the thread's stack that unwinds read */
-	u64 near; /* bytes of the stack from key.sp on that are in `stack` */
+	u64 near; /* bytes of the stack from sp on that are in `stack` */
 	u64 page_at[UW_PAGES]; /* 1: none */
 	struct unwind_code codes[UW_CODES], files[UW_FILES];
 
@@ -251,13 +249,13 @@ gm_inline bool uw_page(struct unwind *u, u64 at)
 gm_inline void uw_near(struct unwind *u)
 {
 	const u64 large = 8 << 20; /* bytes; another stack, such as a signal's */
-	u64 size = u->top - u->key.sp;
+	u64 size = u->top - u->sp;
 	u->near = 0;
-	if (size - 1 >= large || u->key.sp & 7)
+	if (size - 1 >= large || u->sp & 7)
 		return;
 	if (size > UW_NEAR)
 		size = UW_NEAR;
-	if (bpf_probe_read_user(u->stack, uw_bytes(size, UW_NEAR), (void *)u->key.sp))
+	if (bpf_probe_read_user(u->stack, uw_bytes(size, UW_NEAR), (void *)u->sp))
 		u->top = 0;
 	else
 		u->near = size;
@@ -266,7 +264,7 @@ gm_inline void uw_near(struct unwind *u)
 /* uw_word reads the word at the address at, a multiple of 8. */
 gm_inline bool uw_word(struct unwind *u, u64 at, u64 *word)
 {
-	u64 in = at - u->key.sp;
+	u64 in = at - u->sp;
 	if (in < u->near)
 		*word = u->stack[in / 8 & (UW_NEAR / 8 - 1)];
 	else if (uw_page(u, at))
