@@ -239,7 +239,7 @@ gm_inline void uw_capture(struct pt_regs *ctx, struct gm_thread *th)
 	}
 	uw_begin(u, slot, th, ctx);
 	uw_python_all(slot);
-	u->seed = gm_mix(gm_mix(u->py_hash, u->ip), u->sp);
+	u->seed = gm_mix(gm_mix(gm_mix(u->py_hash, u->ip), u->sp), (u64)u->key.mappings << 32 | u->key.pid);
 	u64 stack = cfg_memo && !u->unfit ? uw_find(slot) : 0;
 	if (stack) {
 		u64 nth = uw_count(UW_MEMO_HIT);

@@ -18,7 +18,15 @@
 #define UW_SOME 32 /* words of a node that one call of uw_store_words and uw_fold_path handles */
 #define UW_OFF_FP 0xffffffffULL /* not memory: the frame pointer register */
 
-GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_node);
+/* The nodes lie in sets, by their key's path: a look-up in arrays costs a tenth of one in a hash. */
+#define UW_SETS 4096 /* a power of 2 */
+#define UW_WAYS 4
+struct unwind_set {
+	u64 path[UW_WAYS]; /* of each node, 0: none */
+	u64 next;	   /* the node that is replaced next */
+};
+GM_MAP(unwind_sets, GM_MAP_ARRAY, UW_SETS, 0, u32, struct unwind_set);
+GM_MAP(unwind_memo, GM_MAP_ARRAY, UW_SETS * UW_WAYS, 0, u32, struct unwind_node);
 
 /* A process that user space has analysed. Others have no memo, because nothing would
  * report changes of their mappings. */
@@ -139,8 +147,8 @@ __attribute__((noinline)) u32 uw_match_word(struct unwind_node *e, u32 slot, u32
 	return UW_MATCH_ONWARD;
 }
 
-/* uw_match compares the words of a node with the thread's. LRU nodes are reused without a
- * grace period: check proves that all compared words belong to one node. */
+/* uw_match compares the words of a node with the thread's. A node may be replaced meanwhile:
+ * check proves that all compared words belong to one node. */
 __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -166,6 +174,29 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	return stack ? UW_MATCH_STACK : UW_MATCH_ONWARD;
 }
 
+gm_inline u32 uw_set(u64 path)
+{
+	return path >> 20 & (UW_SETS - 1);
+}
+
+/* uw_node returns the node of u->key, NULL if the memo has none. */
+gm_inline struct unwind_node *uw_node(struct unwind *u)
+{
+	u64 path = u->key.path;
+	u32 i = uw_set(path);
+	struct unwind_set *s = bpf_map_lookup_elem(&unwind_sets, &i);
+	if (!s)
+		return NULL;
+	u32 way = 0;
+	while (way < UW_WAYS && *(volatile u64 *)&s->path[way] != path)
+		way++;
+	i = i * UW_WAYS + way;
+	struct unwind_node *e = way < UW_WAYS ? bpf_map_lookup_elem(&unwind_memo, &i) : NULL;
+	if (!e || e->key.path != path || e->key.pid != u->key.pid || e->key.mappings != u->key.mappings)
+		return NULL;
+	return e;
+}
+
 /* uw_find returns the stack that an unwind would give, or 0 if the memo does not have it.
  * Then it belongs at u->key, after u->found words. */
 __attribute__((noinline)) u64 uw_find(u32 slot)
@@ -176,7 +207,7 @@ __attribute__((noinline)) u64 uw_find(u32 slot)
 	u->key.path = u->hash = u->seed;
 	u->found = 0;
 	for (u32 i = 0; i < UW_NODES; i++) {
-		struct unwind_node *e = bpf_map_lookup_elem(&unwind_memo, &u->key);
+		struct unwind_node *e = uw_node(u);
 		if (!e)
 			return 0;
 		u32 match = uw_match(e, slot);
@@ -231,7 +262,19 @@ __attribute__((noinline)) u32 uw_store_node(u32 slot)
 	u->node.words = count;
 	u->node.stack = from + count == n ? u->id : 0;
 	u->node.check = gm_mix(u->hash, u->node.stack);
-	bpf_map_update_elem(&unwind_memo, &u->key, &u->node, BPF_ANY);
+	u->node.key = u->key;
+	u32 i = uw_set(u->key.path);
+	struct unwind_set *s = bpf_map_lookup_elem(&unwind_sets, &i);
+	if (!s)
+		return 0;
+	u32 way = 0;
+	while (way < UW_WAYS && s->path[way] != u->key.path)
+		way++;
+	if (way == UW_WAYS)
+		way = s->next++ % UW_WAYS;
+	i = i * UW_WAYS + way;
+	bpf_map_update_elem(&unwind_memo, &i, &u->node, BPF_ANY);
+	s->path[way] = u->key.path;
 	u->found = from + count;
 	return u->found < n;
 }

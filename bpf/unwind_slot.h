@@ -34,6 +34,7 @@ struct unwind_key {
 
 /* A run of words of the memo (unwind_memo.h). */
 struct unwind_node {
+	struct unwind_key key;
 	u64 stack; /* the result if all words match; 0: more words are in another node */
 	u64 check;
 	u64 words;

@@ -63,6 +63,7 @@ const (
 	UnwindMapUnwindMemo              = "unwind_memo"
 	UnwindMapUnwindNowhere           = "unwind_nowhere"
 	UnwindMapUnwindProcesses         = "unwind_processes"
+	UnwindMapUnwindSets              = "unwind_sets"
 	UnwindMapUnwindStats             = "unwind_stats"
 	UnwindMapUnwindTexts             = "unwind_texts"
 	UnwindMapUnwinds                 = "unwinds"
@@ -200,6 +201,7 @@ type UnwindMapSpecs struct {
 	UnwindMemo           *ebpf.MapSpec `ebpf:"unwind_memo"`
 	UnwindNowhere        *ebpf.MapSpec `ebpf:"unwind_nowhere"`
 	UnwindProcesses      *ebpf.MapSpec `ebpf:"unwind_processes"`
+	UnwindSets           *ebpf.MapSpec `ebpf:"unwind_sets"`
 	UnwindStats          *ebpf.MapSpec `ebpf:"unwind_stats"`
 	UnwindTexts          *ebpf.MapSpec `ebpf:"unwind_texts"`
 	Unwinds              *ebpf.MapSpec `ebpf:"unwinds"`
@@ -309,6 +311,7 @@ type UnwindMaps struct {
 	UnwindMemo           *ebpf.Map `ebpf:"unwind_memo"`
 	UnwindNowhere        *ebpf.Map `ebpf:"unwind_nowhere"`
 	UnwindProcesses      *ebpf.Map `ebpf:"unwind_processes"`
+	UnwindSets           *ebpf.Map `ebpf:"unwind_sets"`
 	UnwindStats          *ebpf.Map `ebpf:"unwind_stats"`
 	UnwindTexts          *ebpf.Map `ebpf:"unwind_texts"`
 	Unwinds              *ebpf.Map `ebpf:"unwinds"`
@@ -365,6 +368,7 @@ func (m *UnwindMaps) Close() error {
 		m.UnwindMemo,
 		m.UnwindNowhere,
 		m.UnwindProcesses,
+		m.UnwindSets,
 		m.UnwindStats,
 		m.UnwindTexts,
 		m.Unwinds,
