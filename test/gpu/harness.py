@@ -124,7 +124,7 @@ class Tracer:
 
     It also records, and what is converted of the recording must be what it wrote."""
 
-    def __init__(self, pid, out, *flags, record=True, command=(), ahead=(), **popen):
+    def __init__(self, pid, out, *flags, record=True, command=(), ahead=(), tool=TOOL, **popen):
         shutil.rmtree(out, ignore_errors=True)  # no file of an earlier trace is taken for one of this
         os.makedirs(out)
         self.out, self.n, self.recording = out, 0, os.path.join(out, "p.gmt") if record else None
@@ -134,7 +134,7 @@ class Tracer:
         self.stderr = open(os.path.join(out, "stderr"), "w")
         target = [] if command else ["-a"] if pid is None else ["-p", str(pid)]
         self.process = subprocess.Popen(
-            [*ahead, TOOL, *target, "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready,
+            [*ahead, tool, *target, "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready,
              *(["--record", self.recording] if record else []), *flags, *(["--", *command] if command else [])],
             stderr=self.stderr, **popen)
         wait_for(ready, self.process)

@@ -5,7 +5,7 @@ import statistics
 import time
 
 from case import case, python, traced
-from harness import Program, Tracer, gpu_count
+from harness import TOOL, Program, Tracer, gpu_count
 
 
 def program_runs(pid):
@@ -245,6 +245,72 @@ def overhead_tensors(r):
             r.check("and less than the recorder's Python stacks", ratio["traced"] < ratio["python"], note)
         else:
             r.check("a step bound by the GPU takes at most 1.01 times as long", ratio["traced"] <= 1.01, note)
+
+
+@case("torch", alone=True)
+def tensor_programs(r):
+    """What the kernel's programs take for a tensor that is made and for one that is freed, and what that
+    adds to the step that is bound by the CPU, beside PyTorch's own recorder with Python stacks. With
+    GPUMEMTRACE_OTHER, the path of another build, the same of that in the same process."""
+    builds = {"this": TOOL, **({"other": os.environ["GPUMEMTRACE_OTHER"]} if "GPUMEMTRACE_OTHER" in os.environ else {})}
+    p = Program(python("torch_train.py", "blocks", "8192", "512", "12", "8"))
+    t = None
+
+    def block(how=""):
+        p.expect("block")
+        p.go(how)
+        v = p.expect("time")
+        p.go()
+        return v
+
+    def trace(name, *flags):
+        return Tracer(p.pid, r.path("-" + name), "--tensors", *flags, record=False, tool=builds[name])
+
+    try:
+        for name in "ready", "trained":
+            p.expect(name)
+            p.go()
+        block()
+        each = {}
+        for name in builds:
+            for frees in (), ("--free-stacks", "--record", r.path("-" + name + ".gmt"), "--force"):
+                t = trace(name, *frees)
+                block()  # its stacks are new
+                with statistics_on():
+                    made, a = block()["made"], program_runs(t.process.pid)
+                    made, b = block()["made"] - made, program_runs(t.process.pid)
+                t.stop()
+                runs = {i: (b[i][0] - a[i][0], b[i][1] - a[i][1]) for i in a if b[i][0] - a[i][0] >= made}
+                each[name, bool(frees)] = sum(ns for _, ns in runs.values()) / sum(n for n, _ in runs.values())
+                r.note(f"{name} build{' with stacks of frees, too' if frees else ''}: runs and ns a step, of each program",
+                       [(n // STEPS, ns // STEPS) for n, ns in runs.values()])
+            mean, stack = each[name, False], each[name, True]
+            r.note(f"{name} build: ns a probe, a tensor made, a tensor freed", (round(mean), round(stack), round(2 * mean - stack)))
+        idle, times = [block()["median_ms"]], {}
+        for i in range(PAIRS):
+            for how in ("python", *builds):
+                if how in builds:
+                    t = trace(how)
+                v = block("" if how in builds else how)
+                if how in builds:
+                    t.stop()
+                idle.append(block()["median_ms"])
+                times.setdefault(how, []).append(2 * v["median_ms"] / (idle[-2] + idle[-1]))
+        p.expect("block")
+        p.go("end")
+    finally:
+        p.kill()
+        if t:
+            t.process.kill()
+    r.note("ms of a step without", [round(x, 2) for x in idle])
+    r.note("noise: ratios where nothing differs", [round(x, 3) for x in ratios(idle)])
+    r.note("ratios", {how: [round(x, 3) for x in v] for how, v in times.items()})
+    ratio = {how: statistics.median(x) for how, x in times.items()}
+    errors = {how: round(statistics.stdev(x) / len(x) ** 0.5, 4) for how, x in times.items()}
+    note = ", ".join(f"{how} {x:.3f} +- {errors[how]}" for how, x in ratio.items())
+    r.check("a program takes at most 0.45 us", each["this", False] <= 450, f"{each['this', False]:.0f} ns")
+    r.check("a step takes at most 1.11 times as long", ratio["this"] <= 1.11, note)
+    r.check("and less than with the recorder's Python stacks", ratio["this"] < ratio["python"], note)
 
 
 def by_stack(data, rows):
