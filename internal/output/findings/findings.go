@@ -146,7 +146,11 @@ type Setting struct {
 
 // use says how to use the setting.
 func (s *Setting) use() string {
-	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s in its environment.", s.Name)
+	slower := ""
+	if strings.HasPrefix(s.Name, "max_split_size_mb") {
+		slower = " It may be slower."
+	}
+	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s (if that has a value, add this after a comma).%s", s.Name, slower)
 }
 
 // Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.
@@ -216,7 +220,7 @@ func once(all []Finding) (out []Finding) {
 	for i, f := range all {
 		if kept[i] {
 			if grows[i] > 0 && f.each == 0 {
-				f.Says += fmt.Sprintf(" It grows by %s with each training step%s.", bytefmt.Format(grows[i]), madeAt(lines[i]))
+				f.Says += fmt.Sprintf(" It grows by %s with each training step%s.", bytefmt.Format(grows[i]), at(lines[i]))
 			}
 			out = append(out, f)
 		}

@@ -36,7 +36,7 @@ func growing(l *look) (out []Finding) {
 				who = "`" + g.holder + "`"
 			}
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("%s keeps %s more with each training step%s: %s so far.", who, bytefmt.Format(g.each), madeAt(g.line), bytefmt.Format(g.bytes)),
+				Says:   fmt.Sprintf("%s keeps %s more with each training step, %s so far%s.", who, bytefmt.Format(g.each), bytefmt.Format(g.bytes), madeAt(g.line)),
 				Bytes:  g.bytes,
 				object: object{of.PID, g.holder},
 				each:   g.each,

@@ -58,7 +58,7 @@ func idleModules(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` was never called, while other modules were: its parameters take %s.", path, bytefmt.Format(bytes)),
 					Bytes:  bytes,
-					Change: "Leave it on the CPU, or make it only where it is needed.",
+					Change: "If nothing reads its weights directly, drop it. If it is needed later, move it with .cpu() after model.to(device).",
 					object: object{h.PID, path},
 				})
 			}
@@ -141,7 +141,7 @@ func staleGradients(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The gradients of the step before are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
 				Bytes:  stale,
-				Change: "Call optimizer.zero_grad() before the forward pass, and leave set_to_none=True.",
+				Change: "Call optimizer.zero_grad() right after optimizer.step(), not after the next forward pass.",
 			})
 		}
 	}

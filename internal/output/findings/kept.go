@@ -97,7 +97,7 @@ func smallViews(l *look) (out []Finding) {
 			if k.storages > 1 {
 				says = fmt.Sprintf("%d small views, `%s`, of %s each, keep the whole tensors that they are parts of: %s.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			}
-			out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if its gradient is needed."})
+			out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if you differentiate through the part."})
 		}
 	}
 	return out
@@ -201,9 +201,9 @@ func gathered(l *look) (out []Finding) {
 			if results && newer < latest {
 				found[r.PID] = true
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("`%s` gathers results on the GPU: %s (%s)%s. None of them was freed.", k.path, bytefmt.Counted(k.storages, "tensor"), bytefmt.Format(k.bytes), madeAt(l.lines(samples)[0].name)),
+					Says:   fmt.Sprintf("`%s` keeps all results on the GPU: %s (%s)%s.", k.path, bytefmt.Counted(k.storages, "tensor"), bytefmt.Format(k.bytes), madeAt(l.lines(samples)[0].name)),
 					Bytes:  k.bytes,
-					Change: "Append x.cpu() instead, or compute the metric of each batch and keep only that.",
+					Change: "Append x.detach().cpu(), or compute the metric of each batch and keep only that.",
 					object: object{r.PID, k.path},
 				})
 			}
@@ -245,7 +245,7 @@ func collectedGraphs(l *look) (out []Finding) {
 				Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
 				Bytes:  graph,
 				object: object{h.PID, r.Holder},
-				Change: "For logging, keep x.detach(). If their sum is differentiated later, call backward() on each item instead.",
+				Change: "For logging, append x.detach(). If their sum is differentiated later, call backward() on each item at once instead: gradients add up.",
 			})
 		}
 	}
@@ -354,7 +354,7 @@ func frozenCopies(l *look) (out []Finding) {
 					Says:   fmt.Sprintf("`%s` is a second copy of `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
 					Bytes:  bytes[copied],
 					object: object{h.PID, copied},
-					Change: "An average of the weights can stay on the CPU, in float32. A frozen reference can be bfloat16.",
+					Change: "If it is an average that is only evaluated, keep it on the CPU. If it is a reference that never changes, convert it to bfloat16, or with LoRA turn the adapter off instead.",
 				})
 				break
 			}
@@ -382,9 +382,9 @@ func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time
 func heldBy(what string) func(*look) []Finding {
 	kinds := map[string]struct{ says, change string }{
 		"hook": {"A hook of a module keeps %[2]s in %[3]s: %[1]s.",
-			"Empty what the hook fills, and keep x.detach().cpu() there. If the hook is no longer needed, call remove() of the handle that its registration returned."},
+			"Clear that container after each step, and store x.detach().cpu() in it. If you no longer need the hook, call remove() of the handle that its registration returned."},
 		"traceback": {"A stored exception keeps the local variables of the functions that it passed through: %[2]s in %[3]s, %[1]s.",
-			"In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None. In code, keep traceback.format_exc() instead of the exception, and retry after the except block."},
+			"In code, keep traceback.format_exc() instead of the exception, and retry after the except block. In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None."},
 	}
 	// What the marks lead to is of one hook, or of one exception.
 	marks := map[string][]string{"hook": {"_hooks["}, "traceback": {".__traceback__", "sys.last_"}}[what]
@@ -432,12 +432,12 @@ func cycles(l *look) (out []Finding) {
 	for _, h := range l.heaps {
 		for _, k := range keeps(h.Reading, (*holder.Storage).Stuck) {
 			if matters(k.bytes, onGPU(h.Reading)) {
-				change := "Use torch.autograd.grad(..., create_graph=True), or set .grad to None after each backward pass."
+				change := "Use torch.autograd.grad(loss, parameters, create_graph=True), which leaves .grad alone. Or call optimizer.zero_grad() after each optimizer.step()."
 				if !strings.HasSuffix(k.path, holder.GradientCycle) {
-					change = "In forward, call ctx.save_for_backward(x) instead of ctx.x = x, and read ctx.saved_tensors in backward."
+					change = "In forward, call ctx.save_for_backward(*tensors) instead of storing them on ctx, and read ctx.saved_tensors in backward."
 				}
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("%s in %s leaked: they are in a reference cycle that gc.collect() cannot free, %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), strings.TrimPrefix(k.path, holder.CyclePrefix)),
+					Says:   fmt.Sprintf("%s in %s leaked: they are in a reference cycle that gc.collect() cannot free: %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), strings.TrimPrefix(k.path, holder.CyclePrefix)),
 					Bytes:  k.bytes,
 					Change: change,
 					object: object{h.PID, k.path},
@@ -473,7 +473,7 @@ func waiting(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Instead of record_stream, let a tensor's own stream wait before it is freed: torch.cuda.current_stream().wait_stream(other). If the CPU runs many steps ahead, synchronize every few steps.",
+				Change: "Leave out record_stream: after the last use on the other stream, and before the tensor is freed, let the stream that made it wait for that one (own.wait_stream(other)). If the CPU runs many steps ahead, synchronize every few steps.",
 			})
 		}
 	}
@@ -522,7 +522,7 @@ func secondCopies(l *look) (out []Finding) {
 					Says:   fmt.Sprintf("`%s` holds a second copy of the model's parameters: %s in %s of the same shapes.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
 					Bytes:  bytes,
 					object: object{h.PID, root},
-					Change: "Load a checkpoint with torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. Keep the best state so far on the CPU.",
+					Change: "If it is a loaded checkpoint, use torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. If it is your best state so far, keep it on the CPU.",
 				})
 			}
 		}

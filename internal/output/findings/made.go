@@ -27,7 +27,7 @@ func optimizerTemporaries(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The optimizer's step%s makes %s of temporary tensors at the peak, because it updates all parameters together (foreach).", l.lines(made)[0].at(), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Pass fused=True (Adam, AdamW, SGD, Adagrad), or else foreach=False, which is slower.",
+				Change: "Pass fused=True (Adam, AdamW, SGD), and no foreach=True. With other optimizers foreach=False helps, and is slower.",
 			})
 		}
 	}
@@ -65,7 +65,7 @@ func typeCopies(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%s %s of the peak%s.", what, bytefmt.Format(bytes), madeAt(line(s))),
 				Bytes:  bytes,
-				Change: "If these are logits, compute the loss in chunks, each under torch.utils.checkpoint or with a backward pass of its own. Otherwise keep no second name for the original.",
+				Change: "If these are logits, compute the projection and the loss in chunks, each under torch.utils.checkpoint. Otherwise convert in parts, or not at all.",
 			})
 		}
 	}
@@ -100,10 +100,10 @@ func checkpointing(l *look) (out []Finding) {
 				Change: change,
 			})
 		}
-		told("", "", "Pass use_reentrant=False. A torch.autograd.Function in it must use ctx.save_for_backward.",
+		told("", "", "Tensors that a torch.autograd.Function stores on ctx stay: call ctx.save_for_backward(...) instead, and read ctx.saved_tensors in backward.",
 			func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
 		if path, classes := l.evalMode(u.pid); path != "" {
-			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before the training: from_pretrained() returns a model in eval mode.",
+			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode.",
 				func(s *snapshot.Sample) bool { return classes[s.Module] })
 		}
 	}
@@ -141,7 +141,7 @@ func workspaces(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
 				Bytes:  bytes,
-				Change: "Multiply on fewer streams, or start with CUBLAS_WORKSPACE_CONFIG=:4096:2, which may be slower.",
+				Change: "Multiply on fewer streams, or start with CUBLAS_WORKSPACE_CONFIG=:4096:2 (with deterministic algorithms :16:8), which may be slower.",
 			})
 		}
 	}
@@ -163,9 +163,9 @@ func plans(l *look) (out []Finding) {
 		})
 		if bytes, objects := of.sumOf(all); objects > usual && matters(bytes, u.bytes) {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, of which each shape has one%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), of.lines(all)[0].first()),
+				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, one for each shape%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), of.lines(all)[0].first()),
 				Bytes:  bytes,
-				Change: "Pad to few shapes, or keep fewer plans: torch.backends.cuda.cufft_plan_cache.max_size = 8 in PyTorch, cupy.fft.config.get_plan_cache().set_size(8) in CuPy.",
+				Change: "Keep fewer plans: torch.backends.cuda.cufft_plan_cache.max_size = 8 in PyTorch, cupy.fft.config.get_plan_cache().set_size(8) in CuPy. If padding does not change the result, pad to few shapes.",
 			})
 		}
 	}
@@ -185,7 +185,7 @@ func buckets(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("DistributedDataParallel has a copy of all gradients in its buckets: %s.", bytefmt.Format(copied)),
 				Bytes:  copied,
-				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of a bucket. Call optimizer.zero_grad() before the first backward pass, and detach_() no .grad.",
+				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Call detach_() on no .grad, and keep none beyond its step.",
 			})
 		}
 	}
@@ -224,9 +224,9 @@ func graphPools(l *look) (out []Finding) {
 			continue
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("%d CUDA graphs have a private pool each, %s in all. They cannot use each other's memory.", of.pools, bytefmt.Format(of.bytes)),
+			Says:   fmt.Sprintf("Each of %d CUDA graphs has a private pool: %s in all. They cannot use each other's memory.", of.pools, bytefmt.Format(of.bytes)),
 			Bytes:  of.saves(),
-			Change: fmt.Sprintf("Let them share one: torch.cuda.graph(g, pool=first.pool()), up to %s less. That is safe only if they replay in the order of their capture, never together, and an output is copied before the next replay.", bytefmt.Format(of.saves())),
+			Change: fmt.Sprintf("Capture the later ones with torch.cuda.graph(g, pool=first_graph.pool()): up to %s less. Do so only if they replay one at a time, in the order of their capture, and copy an output before the next replay.", bytefmt.Format(of.saves())),
 		})
 	}
 	return out
@@ -311,45 +311,61 @@ func settings(l *look) (out []Finding) {
 		if slices.ContainsFunc(l.peak.Allocators, func(a snapshot.Allocator) bool { return l.setting(&a) == s && fragmented(&a) > 0 }) {
 			continue
 		}
-		out = append(out, Finding{Says: fmt.Sprintf("%s (pid %d): %s", s.Process, s.PID, s.Says), Bytes: s.Saves, Change: s.use()})
+		out = append(out, Finding{Says: fmt.Sprintf("PyTorch reserves more than its tensors need in %s (pid %d). %s", s.Process, s.PID, s.Says), Bytes: s.Saves, Change: s.use()})
 	}
 	return out
 }
 
-// communicators: NCCL sets up its state on the GPU once for each communicator, in devCommSetup.
+// communicators: NCCL sets up its state on the GPU once for each communicator, in devCommSetup. Processes with
+// as many from one line are ranks of one job.
 func communicators(l *look) (out []Finding) {
 	const usual = 4
+	type kind struct {
+		n    int64
+		line string
+	}
+	var kinds []kind
+	most, sum, gpus := map[kind]int64{}, map[kind]int64{}, map[kind][]string{}
 	for _, u := range l.uses {
-		owned := l.where(u, func(s *snapshot.Sample) bool { return s.Owner == "nccl" })
-		bytes, _ := l.sumOf(owned)
-		if !matters(bytes, u.bytes) {
+		bytes, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool { return s.Owner == "nccl" }))
+		n, first := l.communicatorsOf(u.pid)
+		if n <= usual || !matters(bytes, u.bytes) {
 			continue
 		}
-		made := map[int]int64{} // by the line of devCommSetup
-		var first *snapshot.Sample
-		for i := range l.peak.Samples {
-			s := &l.peak.Samples[i]
-			if s.PID != u.pid || s.Owner != "nccl" {
-				continue
-			}
-			for _, loc := range s.Stack {
-				if x := loc.Lines[len(loc.Lines)-1]; x.Function == "devCommSetup" {
-					made[x.Line] += s.InuseObjects
-					first = s
-				}
-			}
+		k := kind{n, line(first)}
+		if gpus[k] == nil {
+			kinds = append(kinds, k)
 		}
-		n := int64(0)
-		for _, count := range made {
-			n = max(n, count)
+		most[k], sum[k], gpus[k] = max(most[k], bytes), sum[k]+bytes, append(gpus[k], u.gpu)
+	}
+	for _, k := range kinds {
+		where := "on GPU " + gpus[k][0]
+		if len(gpus[k]) > 1 {
+			where = "on each of GPUs " + strings.Join(gpus[k], ", ")
 		}
-		if n > usual {
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("NCCL holds %s on GPU %s for %d communicators%s.", bytefmt.Format(bytes), u.gpu, n, madeAt(line(first))),
-				Bytes:  bytes,
-				Change: "Create each process group once and reuse it, and call dist.destroy_process_group(group) on all of its ranks when it is done. For sends between pairs of ranks, use batch_isend_irecv.",
-			})
-		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("NCCL holds up to %s %s for %d communicators%s.", bytefmt.Format(most[k]), where, k.n, madeAt(k.line)),
+			Bytes:  sum[k],
+			Change: "Create each process group once and reuse it. When its work is done, call dist.destroy_process_group(group) on all of its ranks. Single sends make a communicator for each pair of ranks: use batch_isend_irecv, after a first collective of the whole group.",
+		})
 	}
 	return out
+}
+
+// communicatorsOf counts the communicators of a process, and returns what one of them took.
+func (l *look) communicatorsOf(pid int) (n int64, first *snapshot.Sample) {
+	made := map[int]int64{} // by the line of devCommSetup
+	for i := range l.peak.Samples {
+		s := &l.peak.Samples[i]
+		if s.PID != pid || s.Owner != "nccl" {
+			continue
+		}
+		for _, loc := range s.Stack {
+			if x := loc.Lines[len(loc.Lines)-1]; x.Function == "devCommSetup" {
+				made[x.Line] += s.InuseObjects
+				n, first = max(n, made[x.Line]), s
+			}
+		}
+	}
+	return n, first
 }

@@ -26,9 +26,12 @@ func secondGPUs(l *look) (out []Finding) {
 		if i < 0 || u.bytes < leastBytes || !only && (2*u.bytes > l.uses[i].bytes || !l.others(u)) {
 			continue
 		}
-		change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) before."
-		if line(context) == "" {
-			change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA. JAX opens all GPUs: start it with CUDA_VISIBLE_DEVICES."
+		change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) at the start."
+		switch {
+		case l.jax(u.pid):
+			change = fmt.Sprintf("JAX opens each GPU that it sees. Start it with CUDA_VISIBLE_DEVICES=%s, or with JAX_PLATFORMS=cpu if it needs none.", l.uses[i].gpu)
+		case line(context) == "":
+			change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA."
 		}
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, of which %s is CUDA's context%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), bytefmt.Format(l.contexts(u)), madeAt(line(context))),
@@ -39,14 +42,19 @@ func secondGPUs(l *look) (out []Finding) {
 	return out
 }
 
+// jax reports whether JAX took memory in a process.
+func (l *look) jax(pid int) bool {
+	return slices.ContainsFunc(l.peak.Samples, func(s snapshot.Sample) bool { return s.PID == pid && s.Owner == "jax" })
+}
+
 // contexts is how much of a use is contexts.
 func (l *look) contexts(u *use) int64 {
 	bytes, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool { return s.Kind == contextKind }))
 	return bytes
 }
 
-// others reports whether a use is on the GPU on which another process of the same command has most of its
-// memory: that is another rank.
+// others reports whether a use is on the GPU on which another process of the same command, or if commands were
+// not recorded of the same name, has most of its memory: that is another rank.
 func (l *look) others(u *use) bool {
 	command := l.commands[u.pid]
 	most := map[int]*use{}
@@ -56,7 +64,7 @@ func (l *look) others(u *use) bool {
 		}
 	}
 	for pid, x := range most {
-		if pid != u.pid && x.gpu == u.gpu && command != "" && l.commands[pid] == command {
+		if pid != u.pid && x.gpu == u.gpu && l.commands[pid] == command && (command != "" || x.process == u.process) {
 			return true
 		}
 	}
@@ -122,7 +130,7 @@ func workers(l *look) (out []Finding) {
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and hardly anything else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
 			Bytes:  bytes,
-			Change: "Make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process.",
+			Change: "Make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process. With spawn, put the program under if __name__ == \"__main__\".",
 		})
 	}
 	return out
@@ -188,10 +196,14 @@ func imports(l *look) (out []Finding) {
 		})
 		bytes, _ := l.sumOf(taken)
 		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
+			change := "Move the allocation into a function."
+			if l.jax(u.pid) {
+				change = "JAX reserves this at its first use. Start with JAX_PLATFORMS=cpu if it needs no GPU, otherwise with XLA_PYTHON_CLIENT_PREALLOCATE=false."
+			}
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The import%s takes %s of the GPU.", l.lines(taken)[0].at(), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "JAX: start with XLA_PYTHON_CLIENT_PREALLOCATE=false, or with JAX_PLATFORMS=cpu if it needs no GPU. A module of your own: allocate in a function, not at import.",
+				Change: change,
 			})
 		}
 	}

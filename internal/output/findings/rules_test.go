@@ -136,7 +136,7 @@ func TestRules(t *testing.T) {
 	cases := []ruleCase{
 		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
 			func() *snapshot.Snapshot { m := training(); m.steps(20, 512); return m.Snapshot }(),
-			"`history[*]` keeps 4.00 MiB more with each training step, made at me/train.py:40 collect: 80.0 MiB so far.", 80 * mib},
+			"`history[*]` keeps 4.00 MiB more with each training step, 80.0 MiB so far, made at me/train.py:40 collect.", 80 * mib},
 		{"growth", func() *snapshot.Snapshot { // the last reading of the heap was in the middle of the steps
 			m := training()
 			m.steps(20, 4*mib)
@@ -148,7 +148,7 @@ func TestRules(t *testing.T) {
 			}
 			return m.Snapshot
 		}(), func() *snapshot.Snapshot { m := training(); m.steps(4, 4*mib); return m.Snapshot }(),
-			"`history[*]` keeps 4.00 MiB more with each training step, made at me/train.py:40 collect: 80.0 MiB so far.", 80 * mib},
+			"`history[*]` keeps 4.00 MiB more with each training step, 80.0 MiB so far, made at me/train.py:40 collect.", 80 * mib},
 		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
 			func() *snapshot.Snapshot { // made in the first steps alone
 				m := training()
@@ -181,9 +181,9 @@ func TestRules(t *testing.T) {
 			return m.Snapshot
 		}(), "`losses`, a list of 40 items, keeps the autograd graphs of its items: 79.0 MiB.", 79 * mib},
 		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 40, "aten::softmax", 0), // a window: some were freed
-			"`outputs[*]` gathers results on the GPU: 24 tensors (768 MiB), made at me/eval.py:9 evaluate. None of them was freed.", 768 * mib},
-		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::randn", 0), "`outputs[*]` gathers", 768 * mib},   // inputs
-		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::softmax", 9), "`outputs[*]` gathers", 768 * mib}, // the program went on to something else
+			"`outputs[*]` keeps all results on the GPU: 24 tensors (768 MiB), made at me/eval.py:9 evaluate.", 768 * mib},
+		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::randn", 0), "`outputs[*]` keeps all", 768 * mib},   // inputs
+		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::softmax", 9), "`outputs[*]` keeps all", 768 * mib}, // the program went on to something else
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
 			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
 			"24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they are parts of: 768 MiB.", 768 * mib},
@@ -214,7 +214,7 @@ func TestRules(t *testing.T) {
 			"`checkpoint` holds a second copy of the model's parameters: 128 MiB in 8 tensors of the same shapes.", 128 * mib},
 		{"cycle", ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, nil)...),
 			ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, func(s *holder.Storage) { s.Cycle = true })...), // will be collected
-			"64.0 MiB in 2 tensors leaked: they are in a reference cycle that gc.collect() cannot free, Scale.x (class Scale, scale.py:12).", 64 * mib},
+			"64.0 MiB in 2 tensors leaked: they are in a reference cycle that gc.collect() cannot free: Scale.x (class Scale, scale.py:12).", 64 * mib},
 		{"waiting", blocks(holder.Waiting, 128*mib), blocks(holder.Free, 128*mib), "10 tensors (1.25 GiB) are freed,", 1280 * mib},
 		{"waiting", blocks(holder.Waiting, 128*mib), blocks(holder.Waiting, 0), // once each: buckets that were made anew
 			"10 tensors (1.25 GiB) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", 1280 * mib},
@@ -260,11 +260,11 @@ func TestRules(t *testing.T) {
 		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` is a second copy of `model`, and needs no gradient: 128 MiB.", 128 * mib},
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
 		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
-		{"communicators", groups(8), groups(2), "NCCL holds 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
-		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, of which each shape has one; most are from me/train.py:31 <module>.", 768 * mib},
+		{"communicators", groups(8), groups(2), "NCCL holds up to 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
+		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, one for each shape; most are from me/train.py:31 <module>.", 768 * mib},
 		{"buckets", bucketed(512 * mib), bucketed(0), // each gradient is a part of a bucket
 			"DistributedDataParallel has a copy of all gradients in its buckets: 512 MiB.", 512 * mib},
-		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. They cannot use each other's memory.", 200 * mib},
+		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "Each of 3 CUDA graphs has a private pool: 300 MiB in all. They cannot use each other's memory.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
 			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main)
@@ -555,13 +555,13 @@ func imported(kind, file string) *snapshot.Snapshot {
 // A setting that helps is what to change about fragmentation, and a finding where there is none.
 func TestSettings(t *testing.T) {
 	helps := Setting{PID: 7, Process: "python3", GPU: "0", Name: "max_split_size_mb:64", Says: "With it PyTorch would have reserved 3.00 GiB.", Saves: 500 * mib}
-	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 in its environment."
+	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 (if that has a value, add this after a comma). It may be slower."
 	for _, c := range []struct {
 		s    *snapshot.Snapshot
 		want Finding
 	}{
 		{inPieces(0), Finding{Rule: "fragmentation", Says: "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", Bytes: 500 * mib, Change: helps.Says + " " + use}},
-		{inPieces(700 * mib), Finding{Rule: "setting", Says: "python3 (pid 7): " + helps.Says, Bytes: 500 * mib, Change: use}},
+		{inPieces(700 * mib), Finding{Rule: "setting", Says: "PyTorch reserves more than its tensors need in python3 (pid 7). " + helps.Says, Bytes: 500 * mib, Change: use}},
 	} {
 		if got := Find(c.s, c.s, helps).Findings; len(got) != 1 || got[0] != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
@@ -576,7 +576,7 @@ func TestSettings(t *testing.T) {
 
 // Graphs that are captured after the peak keep their pools.
 func TestPoolsAtEnd(t *testing.T) {
-	want := "4 CUDA graphs have a private pool each, 400 MiB in all."
+	want := "Each of 4 CUDA graphs has a private pool: 400 MiB in all."
 	for _, moments := range [][2]*snapshot.Snapshot{{pools("1.0", "2.0"), pools("1.0", "2.0", "3.0", "4.0")}, {pools("1.0", "2.0", "3.0", "4.0"), pools()}} {
 		if got := Find(moments[0], moments[1]).Of("graph-pools"); len(got) != 1 || !strings.HasPrefix(got[0].Says, want) {
 			t.Errorf("%+v, want %s", got, want)
@@ -633,7 +633,7 @@ func TestOnce(t *testing.T) {
 		all  []Finding
 		want string
 	}{
-		{[]Finding{growth("monitor.losses[*].grad_fn (graph of 9 nodes)"), graphs}, "collected-graphs Graphs. It grows by 4.00 MiB with each training step, made at train.py:9."},
+		{[]Finding{growth("monitor.losses[*].grad_fn (graph of 9 nodes)"), graphs}, "collected-graphs Graphs. It grows by 4.00 MiB with each training step at train.py:9."},
 		{[]Finding{gathered, growth("monitor.losses[3]")}, "growth "},
 		{[]Finding{growth("monitor.losses2"), graphs}, "growth , collected-graphs Graphs."},
 		{[]Finding{growth(""), graphs}, "growth , collected-graphs Graphs."},

@@ -77,7 +77,7 @@ def healthy(r, name):
         run = t.tracer.recording
     for rule, says in [x for x in findings if x[0] in ("fragmentation", "setting")]:
         findings.remove((rule, says))
-        found = re.search(r"With \S+ PyTorch would have reserved ([\d.]+) ([KMG]iB) .*PYTORCH_CUDA_ALLOC_CONF=(\S+) in", says)
+        found = re.search(r"With \S+ PyTorch would have reserved ([\d.]+) ([KMG]iB) .*PYTORCH_CUDA_ALLOC_CONF=(\S+) ", says)
         r.check("it says what a setting saves", found is not None, says)
         if found:
             said = float(found[1]) * UNITS[found[2]]
