@@ -146,6 +146,19 @@ func TestEmptyExpandable(t *testing.T) {
 	a.EmptyCache()
 }
 
+// A request that is larger than a segment's addresses is refused, and leaves nothing behind.
+func TestLargerThanExpandable(t *testing.T) {
+	a := New(Settings{Expandable: true, Memory: 1 << 30})
+	for range 2 {
+		if b := a.Allocate(400<<30, 0, 0); b != nil || a.Reserved != 0 {
+			t.Errorf("%+v, %d reserved", b, a.Reserved)
+		}
+	}
+	if b := a.Allocate(900*mib, 0, 0); b == nil {
+		t.Error("no room for less than the GPU has")
+	}
+}
+
 // The peak is when most was in tensors while most was reserved, which is after the request
 // that made CUDA provide it.
 func TestPeak(t *testing.T) {

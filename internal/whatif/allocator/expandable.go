@@ -21,8 +21,11 @@ func (a *Allocator) piece(p *pool) uint64 {
 	return a.large()
 }
 
-// expand makes a block of an expandable segment (try_allocate_expandable_block).
+// expand makes a block of an expandable segment (try_allocate_expandable_block), nil if it does not fit into one.
 func (a *Allocator) expand(p *pool, size uint64) *Block {
+	if size > a.span() {
+		return nil
+	}
 	b := p.expandable(size)
 	if b == nil {
 		b = a.addExpandable(p)
