@@ -260,7 +260,7 @@ func noBackward(l *look) (out []Finding) {
 		var since time.Time
 		evaluates := false
 		if l.trains(r.PID) {
-			if since, evaluates = l.evaluates(&r); !evaluates {
+			if since, evaluates = r.evaluates(); !evaluates {
 				continue
 			}
 		}
@@ -302,18 +302,18 @@ func (l *look) trains(pid int) bool {
 	})
 }
 
-// evaluates reports whether no module is in training mode, and the last training step ended longer ago than
-// ten of them take. It returns when that was.
-func (l *look) evaluates(r *read) (since time.Time, evaluates bool) {
+// evaluates reports whether no module is in training mode, and what r.made has is held for longer than ten
+// training steps take since the last of them ended. It returns when that was.
+func (r *read) evaluates() (since time.Time, evaluates bool) {
 	if len(r.Reading.Modules) == 0 || slices.ContainsFunc(r.Reading.Modules, func(m holder.Module) bool { return m.Training }) {
 		return since, false
 	}
 	var took []time.Duration
-	for i := range l.end.Steps {
-		if l.end.Steps[i].PID != r.PID {
+	for i := range r.of.Steps {
+		if r.of.Steps[i].PID != r.PID {
 			continue
 		}
-		for _, step := range l.end.Steps[i].Last {
+		for _, step := range r.of.Steps[i].Last {
 			took = append(took, step.Took)
 			if end := step.Begin.Add(step.Took); end.After(since) {
 				since = end
@@ -321,7 +321,8 @@ func (l *look) evaluates(r *read) (since time.Time, evaluates bool) {
 		}
 	}
 	slices.Sort(took)
-	return since, took != nil && r.Begin.Sub(since) > 10*took[len(took)/2]
+	now := r.of.Meta.Start.Add(r.of.Meta.Duration)
+	return since, took != nil && now.Sub(since) > 10*took[len(took)/2]
 }
 
 // mostTrees bounds the trees of modules that are compared with each other.

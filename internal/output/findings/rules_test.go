@@ -403,10 +403,11 @@ func evaluation(trains bool, after time.Duration) *snapshot.Snapshot {
 	m.steps(20, 0)
 	last := m.Steps[0].Last[19]
 	h := &m.Heaps[0]
-	h.Begin = last.Begin.Add(last.Took + after)
+	m.Meta.Duration = last.Begin.Add(last.Took + after).Sub(m.Meta.Start)
+	h.Begin = last.Begin.Add(last.Took + time.Second)
 	h.Reading.Modules = []holder.Module{{Path: "model", Training: trains}}
 	for i := range 8 {
-		m.Live = append(m.Live, snapshot.Allocation{Address: uint64(1000 + i), Size: 32 * mib, Time: h.Begin.Add(-time.Second)})
+		m.Live = append(m.Live, snapshot.Allocation{Address: uint64(1000 + i), Size: 32 * mib, Time: h.Begin.Add(-time.Millisecond)})
 	}
 	return m.Snapshot
 }
