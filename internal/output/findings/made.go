@@ -172,7 +172,8 @@ func plans(l *look) (out []Finding) {
 	return out
 }
 
-// buckets: DistributedDataParallel copies each gradient into a bucket, to send it. Both are held.
+// buckets: DistributedDataParallel copies each gradient into a bucket, to send it. Both are held. It makes its
+// buckets anew once, and the old ones may still be there at the peak.
 func buckets(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		copied, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
@@ -181,10 +182,10 @@ func buckets(l *look) (out []Finding) {
 		gradients, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
 			return tensor(s, stacks.Gradient)
 		}))
-		if matters(copied, u.bytes) && gradients >= copied/100*80 {
+		if bytes := min(copied, gradients); matters(bytes, u.bytes) && copied >= gradients/100*80 {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("DistributedDataParallel has a copy of all gradients in its buckets: %s.", bytefmt.Format(copied)),
-				Bytes:  copied,
+				Says:   fmt.Sprintf("DistributedDataParallel has a copy of all gradients in its buckets: %s.", bytefmt.Format(bytes)),
+				Bytes:  bytes,
 				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Call detach_() on no .grad, and keep none beyond its step.",
 			})
 		}
