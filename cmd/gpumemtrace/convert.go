@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
