@@ -61,7 +61,7 @@ def a_return(r, flags):
         runs = sorted((b[i][0] - a[i][0], b[i][1] - a[i][1]) for i in a)
         (entries, entry), (returns, exit_) = sorted(runs[-2:], key=lambda x: x[1])
         allocs = s2.asked("alloc_objects") - s.asked("alloc_objects")
-        if not entries:  # sessions: one program runs at the entry and at the return, 110 ns at the entry
+        if entries < returns / 2:  # sessions: one program runs at the entry and at the return, 110 ns at the entry
             entries = returns = returns // 2
             entry = 110 * entries
             exit_ -= entry
