@@ -77,6 +77,10 @@ gm_inline u64 uw_image(void)
  * func_state.next_version (struct _is, Include/internal/pycore_interp.h). */
 #define UW_COUNTER_313 17000
 
+/* More code objects than a process makes. A greater number is no counter, such as a part of an
+ * address where a release has another layout. */
+#define UW_MOST_CODES (1 << 24)
+
 /* uw_python_epoch begins an epoch of u->codes, or continues one. */
 gm_inline void uw_python_epoch(struct unwind *u, struct unwind_process *process, u64 interpreter)
 {
@@ -85,7 +89,7 @@ gm_inline void uw_python_epoch(struct unwind *u, struct unwind_process *process,
 		counter = u->py.version == 0x030d ? interpreter + UW_COUNTER_313 : process->counter;
 	if (counter && !uw_small(counter, &made))
 		made = 0;
-	u->made = (u32)made; /* 0 after 2^32 objects */
+	u->made = (u32)made < UW_MOST_CODES ? (u32)made : 0;
 	if (u->made)
 		u->epoch = gm_mix(gm_mix(gm_mix(uw_image(), u->key.pid), interpreter), u->made) | 1;
 	else
