@@ -14,10 +14,10 @@ import (
 // program has none. testdata/findings.txt has all of them.
 func TestFindingsOfRealRuns(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpusFolder, "findings/*.gmt"))
-	if err != nil || len(files) < 35 {
+	if err != nil || len(files) < 40 {
 		t.Fatal(len(files), "recordings:", err)
 	}
-	rules := map[string]string{"cycle-graph": "cycle", "import-jax": "import", "checkpoint-eval": "checkpoint"}
+	rules := map[string]string{"cycle-graph": "cycle", "import-jax": "import", "checkpoint-eval": "checkpoint", "evaluation-graph": "no-backward", "buckets-twice": "buckets"}
 	var all strings.Builder
 	for _, file := range files {
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".gmt"), "_", "-")
