@@ -113,6 +113,10 @@ func elsewhere(s *holder.Storage, module string) bool {
 	})
 }
 
+// leastStale is from how many parts in a hundred on stale gradients are told. Many programs have some, and what
+// they save is not known exactly: the backward pass may need as much.
+const leastStale = 5
+
 // staleGradients: at the peak the optimizer has used gradients already, and the backward pass that needs their
 // memory has not begun.
 func staleGradients(l *look) (out []Finding) {
@@ -137,11 +141,11 @@ func staleGradients(l *look) (out []Finding) {
 				begun = begun || s.Category == stacks.Gradient || stacks.Backward(s.Stack) || ok && call.ID != 0
 			}
 		}
-		if !begun && matters(stale, u.bytes) {
+		if !begun && matters(stale, u.bytes) && stale >= u.bytes/100*leastStale {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The gradients of the step before are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
 				Bytes:  stale,
-				Change: "Call optimizer.zero_grad() right after optimizer.step(), not after the next forward pass.",
+				Change: "Up to that much is saved if optimizer.zero_grad() comes right after optimizer.step(), not after the next forward pass.",
 			})
 		}
 	}
