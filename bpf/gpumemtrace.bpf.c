@@ -27,8 +27,8 @@ int gm_call_enter(struct pt_regs *ctx)
 	return cfg_session && (!wanted || gm_cookie_apart(cookie));
 }
 
-/* gm_tensor_enter runs at the entry of a function that tells of tensors. The exit program takes the
- * stack. */
+/* gm_tensor_enter runs when an allocator reports a tensor, and sends the event. If the event needs a
+ * stack, the exit program takes that and sends it. */
 SEC("uprobe")
 int gm_tensor_enter(struct pt_regs *ctx)
 {

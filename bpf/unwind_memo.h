@@ -147,8 +147,8 @@ __attribute__((noinline)) u32 uw_match_word(struct unwind_node *e, u32 slot, u32
 	return UW_MATCH_ONWARD;
 }
 
-/* uw_match compares the words of a node with the thread's. A node may be replaced meanwhile:
- * check proves that all compared words belong to one node. */
+/* uw_match compares the words of a node with the thread's. Another CPU may overwrite the node during
+ * that: its checksum proves that all compared words are of one stack. */
 __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 {
 	struct unwind *u = uw_slot(slot);

@@ -96,7 +96,7 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 // locate chooses the instruction of each point's probe in its function. The probes of libcuda's
 // ioctl stub go to its calls (spread). This takes a while, so the sites of a library are found before
 // a process maps it if possible: else the process would make its first requests in that time. A
-// function that tells of tensors has a probe at its entry alone. No two points get the same
+// function by which an allocator reports tensors has a probe at its entry alone. No two points get the same
 // instruction.
 func locate(e *proc.ELF, level Level, points []point) (located []point) {
 	taken := map[uint64]bool{}

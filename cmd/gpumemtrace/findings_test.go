@@ -2,12 +2,11 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // Recordings of test/gpu/programs/findings.py on a GPU: the first finding of each is its fault, and a healthy
@@ -40,14 +39,5 @@ func TestFindingsOfRealRuns(t *testing.T) {
 			t.Errorf("%s: %+v, want %s first", name, found, rule)
 		}
 	}
-	const golden = "testdata/findings.txt"
-	if *updateCorpus {
-		if err := os.WriteFile(golden, []byte(all.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(all.String(), "\n")); err != nil || d != "" {
-		t.Errorf("%v (-want +got):\n%s", err, d)
-	}
+	snapshottest.Golden(t, "findings.txt", []byte(all.String()))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
-// Requests are for the private pool that their thread's window is of. What another thread asks for meanwhile
-// is not, unless it is autograd's while a graph is captured.
+// While a thread uses a private pool, its requests are served from that pool. Those of other threads are
+// not, but for autograd's thread while a graph is captured.
 func TestCollectPrivatePools(t *testing.T) {
 	const mib = 1 << 20
 	p := event.Process{PID: 7, Start: 1}

@@ -53,7 +53,7 @@ var entries = func() map[reflect.Type]uint64 {
 	return all
 }()
 
-// oldFields is how many fields a snapshot.Who has in version 13.
+// oldFields counts the fields of a snapshot.Who that files of version 13 contain.
 const oldFields = 9
 
 // A recordType is one type of record.

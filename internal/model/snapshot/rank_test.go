@@ -37,6 +37,6 @@ func TestByRank(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	if s := (&Snapshot{Processes: []Process{{PID: 1, Name: "python3"}}}); s.ByRank() != s {
-		t.Error("copied what has no ranks")
+		t.Error("a snapshot without ranks was copied")
 	}
 }

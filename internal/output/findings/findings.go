@@ -42,8 +42,13 @@ func (o object) part(of object) bool {
 	if len(a) > len(b) {
 		a, b = b, a
 	}
-	rest, begins := strings.CutPrefix(b, a)
-	return o.pid == of.pid && a != "" && begins && (rest == "" || strings.ContainsAny(rest[:1], ".["))
+	return o.pid == of.pid && a != "" && within(b, a)
+}
+
+// within reports whether a path leads to an object or a part of it.
+func within(path, object string) bool {
+	rest, begins := strings.CutPrefix(path, object)
+	return begins && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // A Rule finds one cause, if all that it needs was recorded.

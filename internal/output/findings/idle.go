@@ -67,8 +67,9 @@ func idleModules(l *look) (out []Finding) {
 	return out
 }
 
-// called returns the paths to the modules of a process whose calls made a tensor, and the most tensors that
-// one stack of them made. They are none where compiled code or CUDA graphs may have called modules.
+// called returns the paths to the modules of a process that made a tensor when they were called, and how many
+// tensors the busiest of their stacks made. It returns nothing if the process runs compiled code or CUDA
+// graphs, since these run modules without a call.
 func (l *look) called(pid int) (paths []string, most int64) {
 	for i := range l.end.Samples {
 		s := &l.end.Samples[i]
@@ -98,12 +99,6 @@ func compiled(stack []*snapshot.Location) bool {
 			return strings.Contains(x.File, "/torch/_dynamo/") || strings.Contains(x.File, "/torch/_inductor/") || strings.Contains(x.File, "torchinductor")
 		})
 	})
-}
-
-// within reports whether a path leads to an object or a part of it.
-func within(path, object string) bool {
-	rest, begins := strings.CutPrefix(path, object)
-	return begins && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // elsewhere reports whether something outside a module holds a parameter of it, other than an optimizer.

@@ -176,7 +176,7 @@ func orphans(l *look) (out []Finding) {
 				bytes += s.InuseBytes
 			}
 		}
-		if matters(bytes, bytes) {
+		if bytes >= leastBytes {
 			out = append(out, Finding{
 				Says: fmt.Sprintf("%s (pid %d) has outlived the process that started it (pid %d), which ended %v after the trace began: %v later it still holds %s.",
 					p.Name, p.PID, p.Parent, p.ParentEnded.Sub(l.end.Meta.Start).Round(time.Second), since.Round(time.Second), bytefmt.Format(bytes)),
