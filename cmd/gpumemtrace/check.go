@@ -99,7 +99,7 @@ func (k *checkCommand) run(path string) error {
 			return usagef("--no-finding %s: use all, or %s", name, strings.Join(names, ", "))
 		}
 	}
-	x, err := whole.answer(path)
+	x, err := findingsNeed.answer(path)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (k *checkCommand) run(path string) error {
 		checked = append(checked, faults(x.wrong(path), k.without)...)
 	}
 	if k.against != "" {
-		base, err := whole.answer(k.against)
+		base, err := findingsNeed.answer(k.against)
 		if err != nil {
 			return err
 		}
@@ -139,17 +139,17 @@ func (k *checkCommand) run(path string) error {
 	return nil
 }
 
-// whole asks a recording for all that findings need.
-var whole = question{peak: true, want: state.Want{Driver: true, Live: true, Steps: true, Holders: true}}
+// findingsNeed asks a recording for all that findings need.
+var findingsNeed = question{peak: true, want: state.Want{Driver: true, Live: true, Steps: true, Holders: true}}
 
-// wrong is what is wrong in the recording at path, of which a is what whole asks.
+// wrong is what is wrong in the recording at path, of which a is what findingsNeed asks.
 func (a *answer) wrong(path string) *findings.Verdict {
 	return findings.Find(a.shown, a.moment.End, tried(path, a.shown, false)...)
 }
 
 // foundIn is what a page says is wrong in a recording: nothing if nothing is, or if that cannot be read.
 func foundIn(path string) []timeline.Passage {
-	x, err := whole.answer(path)
+	x, err := findingsNeed.answer(path)
 	if err != nil || x.moment == nil {
 		return nil
 	}

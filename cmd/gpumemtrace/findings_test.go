@@ -20,7 +20,7 @@ func TestFindingsOfRealRuns(t *testing.T) {
 	var all strings.Builder
 	for _, file := range files {
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".gmt"), "_", "-")
-		x, err := whole.answer(file)
+		x, err := findingsNeed.answer(file)
 		if err != nil {
 			t.Fatal(err)
 		}

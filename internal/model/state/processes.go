@@ -343,8 +343,8 @@ func (p *processes) children(id event.Process) []event.Process {
 
 // sameProgram reports whether two processes are known to run one program.
 func (p *processes) sameProgram(a, b event.Process) bool {
-	x, y := p.known[a].program, p.known[b].program
-	return x != nil && y != nil && x.Path == y.Path
+	x, y := p.known[a], p.known[b]
+	return x != nil && y != nil && x.program != nil && y.program != nil && x.program.Path == y.program.Path
 }
 
 // Current returns the process that lives and has a PID, the zero Process for none.
