@@ -82,7 +82,6 @@ func TestUsage(t *testing.T) {
 		{"report x --by stack", "cannot group by \"stack\""},
 		{"report x --by shapes", "sudo gpumemtrace holders -p PID --by shape"},
 		{"report x --by layer", "give --by module_path"},
-		{"report x --by rank", "gpumemtrace diff --ranks RUN"},
 		{"diff", "give two profiles"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
