@@ -67,11 +67,14 @@ func FindAllocator(pid int) (uint64, error) {
 // listed under, its neighbour begins where it ends, a set's root refers back to the set, and the sums
 // of blocks are the allocator's own statistics.
 type allocatorReader struct {
-	mem  *cache
-	cpp  *cppReader
-	at   int // of a block: the word that has its address
-	left int // slots of tables that may still be read
-	more int // elements of sets that may still be read
+	mem *cache
+	cpp *cppReader
+	at  int // of a block: the word that has its address
+	// doubt says how few of the listed blocks have it there, "" if that is proof enough. Else the sums of
+	// blocks must prove it.
+	doubt string
+	left  int // slots of tables that may still be read
+	more  int // elements of sets that may still be read
 
 	blocks  map[uint64]gpuBlock      // by the address of the object
 	todo    []uint64                 // objects to read
@@ -113,11 +116,15 @@ func readAllocator(m *cache, cpp *cppReader, pointer uint64, rounds int, lost *l
 			why = refused
 			continue
 		}
-		off := r.gone
+		off := uint64(0)
 		for i := range found {
 			off = min(off+found[i].Off(), math.MaxInt64)
 		}
-		if off < least {
+		if off > 0 && r.doubt != "" {
+			why = r.doubt
+			continue
+		}
+		if off += r.gone; off < least {
 			best, least, gone = found, off, r.gone
 		}
 		if off == 0 || m.stopped != nil {
@@ -266,7 +273,7 @@ func (r *allocatorReader) deviceWords(at uint64) []uint64 {
 // findAddress finds which word of a block has its address, from blocks and what they are listed under.
 func (r *allocatorReader) findAddress(listed []entry) (why string) {
 	const least, most = 5, 24
-	votes := map[int]int{}
+	var votes [most]int
 	step := max(1, len(listed)/blockSamples)
 	n := 0
 	for i := 0; i < len(listed); i += step {
@@ -288,7 +295,10 @@ func (r *allocatorReader) findAddress(listed []entry) (why string) {
 		return "PyTorch has no tensor on a GPU yet"
 	}
 	if votes[r.at]*4 < n*3 {
-		return fmt.Sprintf("PyTorch's blocks are not laid out as in any known release: %d of %d say their address", votes[r.at], n)
+		r.doubt = fmt.Sprintf("PyTorch's blocks are not laid out as in any known release: %d of %d say their address", votes[r.at], n)
+		if votes[r.at] == 0 {
+			return r.doubt
+		}
 	}
 	return ""
 }

@@ -149,6 +149,19 @@ func TestAllocator(t *testing.T) {
 	}
 }
 
+// Where few of the listed blocks say their address, their sums prove what they are, or nothing does.
+func TestAllocatorDoubtful(t *testing.T) {
+	a := startAllocating(t)
+	a.do("new a 700000 0", "new b 30000000 0", "ghosts g 3")
+	a.agrees()
+	a.do("many m 300 1", "ghosts g 3000")
+	a.agrees()
+	a.do("forge a")
+	if all, why := a.read(); !strings.Contains(why, "say their address") {
+		t.Errorf("%d GPUs were read: %q", len(all), why)
+	}
+}
+
 // reservedOf returns how many MiB are reserved by what sort of pool, and of segment.
 func reservedOf(a holder.Allocator) map[string]uint64 {
 	sums := map[string]uint64{}

@@ -38,7 +38,7 @@ func (r *allocatorReader) slots(words []uint64, width int) (out []entry) {
 	if !isTable(words) || words[3] == 0 {
 		return nil
 	}
-	n := int(words[1]) + 1 + int(words[2]>>8&0xff)
+	n := int(words[1]) + int(words[2]>>8&0xff) // the last place only ends the table, and has any words
 	if n > r.left {
 		r.gone++
 		return nil

@@ -17,12 +17,22 @@ struct table {
 		int8_t distance = -1;
 		V value;
 	};
-	entry *entries = new entry[8]();
+	entry *entries;
 	size_t last = 3;
 	int8_t shift = 62, most = 4;
 	float load = 0.5f;
 	size_t elements = 0;
 
+	table() { entries = fresh(); }
+	// The last place ends the table. It has a distance, and words that nobody wrote.
+	entry *fresh()
+	{
+		size_t n = last + most;
+		entry *e = new entry[n + 1]();
+		e[n].distance = 0;
+		memset((void *)&e[n].value, 0x10, sizeof(V));
+		return e;
+	}
 	void insert(V v)
 	{
 		if (elements * 2 > last)
@@ -37,7 +47,7 @@ struct table {
 	}
 	template <class F> void erase(F is)
 	{
-		for (size_t i = 0; i <= last + most; i++)
+		for (size_t i = 0; i < last + most; i++)
 			if (entries[i].distance >= 0 && is(entries[i].value)) {
 				entries[i].distance = -1;
 				elements--;
@@ -46,13 +56,13 @@ struct table {
 	}
 	void grow()
 	{
-		size_t slots = (last + 1) * 2;
-		entry *bigger = new entry[slots + most]();
-		for (size_t i = 0; i <= last + most; i++)
-			bigger[i] = entries[i];
-		delete[] entries;
-		entries = bigger;
-		last = slots - 1;
+		entry *smaller = entries;
+		size_t n = last + most;
+		last = last * 2 + 1;
+		entries = fresh();
+		for (size_t i = 0; i < n; i++)
+			entries[i] = smaller[i];
+		delete[] smaller;
 	}
 };
 
@@ -157,7 +167,7 @@ static Pool *pool_of(int device, bool small, uint64_t private_id)
 	if (private_id == 0)
 		return small ? &of(device)->small : &of(device)->large;
 	auto &t = of(device)->pools;
-	for (size_t i = 0; i <= t.last + t.most; i++)
+	for (size_t i = 0; i < t.last + t.most; i++)
 		if (t.entries[i].distance >= 0 && t.entries[i].value.first.second == private_id)
 			return small ? &t.entries[i].value.second->small : &t.entries[i].value.second->large;
 	auto p = new PrivatePool;
@@ -264,6 +274,11 @@ int main(int argc, char **argv)
 			release(name, true);
 		else if (!strcmp(command, "unmap"))
 			named[name]->next->mapped = false;
+		else if (!strcmp(command, "ghosts")) // what no block is, listed as some
+			for (unsigned long long i = 0; i < size; i++)
+				native->allocated[i % 67].insert({(void *)(0x7e0000000000 + 512 * i), (Block *)calloc(1, sizeof(Block))});
+		else if (!strcmp(command, "forge"))
+			named[name]->size += 512;
 		else if (!strcmp(command, "many"))
 			for (unsigned long long i = 0; i < size; i++)
 				allocate((name + std::to_string(i)).c_str(), device, 700 * (1 + i % 900), 0);
