@@ -44,6 +44,11 @@ func (r *references) items(at, count uint64) {
 }
 
 func (r *references) set(at uint64) {
+	r.eachMember(at, func(member uint64) { r.refer(member, label(kindMember, 0), true) })
+}
+
+// eachMember calls visit, which must not read, with each word of a set's table: a member, or what is none.
+func (r *references) eachMember(at uint64, visit func(member uint64)) {
 	slots, table := r.mem.word(at+32)+1, r.mem.word(at+40)
 	if slots > 2*maxItems || slots&(slots-1) != 0 || r.mem.word(at+16) > slots {
 		r.lost.Add(containersForged, 1)
@@ -60,7 +65,7 @@ func (r *references) set(at uint64) {
 			return
 		}
 		for i := range int(n) {
-			r.refer(word(b[16*i:]), label(kindMember, 0), true)
+			visit(word(b[16*i:]))
 		}
 		done += n
 	}
@@ -68,21 +73,26 @@ func (r *references) set(at uint64) {
 
 // deque adds the items of a deque: blocks of 64, linked.
 func (r *references) deque(at uint64) {
+	r.eachOfDeque(at, func(i int, item uint64) { r.refer(item, label(kindIndex, i), true) })
+}
+
+// eachOfDeque calls visit with each item.
+func (r *references) eachOfDeque(at uint64, visit func(i int, item uint64)) {
 	const items = 64
 	count, block, index := r.mem.word(at+16), r.mem.word(at+24), r.mem.word(at+40)
 	if count > maxItems || index >= items {
 		return
 	}
 	for i, blocks := uint64(0), 0; i < count && block != 0 && blocks < maxBlocks; blocks++ {
-		b := r.mem.bytes(block, (items+2)*8)
-		if b == nil || !r.mem.tick() {
+		w := r.mem.words(block, items+2)
+		if len(w) < items+2 || !r.mem.tick() {
 			r.lost.Add(containersCut, 1)
 			return
 		}
 		for ; index < items && i < count; index, i = index+1, i+1 {
-			r.refer(word(b[8+8*index:]), label(kindIndex, int(i)), true)
+			visit(int(i), w[1+index])
 		}
-		block, index = word(b[8+8*items:]), 0
+		block, index = w[1+items], 0
 	}
 }
 

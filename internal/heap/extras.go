@@ -12,6 +12,8 @@ const (
 	extraFrame   extraKind = iota
 	extraImpl              // TensorImpl
 	extraStorage           // StorageImpl
+	extraCuPy              // what CuPy has for memory
+	extraNumba             // the same of Numba
 	extraNode              // of an autograd graph
 )
 

@@ -178,6 +178,7 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 	refs.threads(interpreters)
 	refs.gatherExtras()
 	refs.confirmStorages()
+	kept := append(refs.cupyPools(), refs.numbaPending()...)
 	if allocator != 0 {
 		resume := r.mem.part(allocatorShare)
 		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator, allocatorRounds, r.lost)
@@ -191,5 +192,6 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 		newGraph(refs).analyze(reading, o.CPU)
 	}
 	addNameless(reading, before)
+	addPooled(reading, kept)
 	return ""
 }

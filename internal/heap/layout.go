@@ -133,3 +133,11 @@ var layouts = map[int]layout{
 		traceback: 40, context: 48, cause: 56, asciiSize: 40, unicodeSize: 56, valuesAt: 8,
 	},
 }
+
+// funcName returns where a function has its name: before its qualified one, or up to 3.9 before its attributes.
+func (l *layout) funcName() int {
+	if l.minor < 10 {
+		return l.funcDict - 8
+	}
+	return l.funcQualName - 8
+}

@@ -1,9 +1,28 @@
 package heap
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
 
-// ctypesPointer is where an object of ctypes has the address of its value, which is in it.
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+)
+
+// ctypesPointer is where an object of ctypes has the address of its value, which is in it. An object of
+// NVIDIA's bindings has its value there, and then the value's address.
 const ctypesPointer = 16
+
+// devicePointer returns the number that an object has that stands for an address, 0 for none.
+func (r *references) devicePointer(at uint64) uint64 {
+	w := r.mem.words(at+ctypesPointer, 2)
+	switch {
+	case len(w) < 2:
+	case w[0] > at && w[0] < at+uint64(r.py.typeOf(at).basic):
+		return r.mem.word(w[0])
+	case w[1] == at+ctypesPointer:
+		return w[0]
+	}
+	return 0
+}
 
 // numbaArray adds an array of Numba. Its gpu_data is the memory, or it has the memory of which it is a part.
 func (r *references) numbaArray(v vertex, at uint64) {
@@ -13,21 +32,73 @@ func (r *references) numbaArray(v vertex, at uint64) {
 		memory = whole
 	}
 	pointer, size := r.member(memory, "device_pointer"), r.py.text(r.member(memory, "size"))
-	s := storageImpl{bytes: uint64(integer(size))}
-	value := r.mem.word(pointer + ctypesPointer)
-	if value > pointer && value < pointer+uint64(r.py.typeOf(pointer).basic) {
-		s.data = r.mem.word(value)
-	}
+	s := storageImpl{data: r.devicePointer(pointer), bytes: uint64(integer(size))}
 	device := integer(r.py.text(r.member(memory, "context", "device", "id")))
 	if !ok || integer(size) < 0 || bytes > s.bytes || s.bytes > maxTensorBytes || s.data == 0 || s.data >= maxAddress || device < 0 || device >= maxDevices {
 		r.lost.Add(tensorsUnfit, 1)
 		return
 	}
 	s.device = int32(device)
-	if to := r.addExtra(extraStorage, memory); to != noVertex && bytes > 0 {
+	if to := r.addExtra(extraNumba, memory); to != noVertex && bytes > 0 {
 		r.framework, r.arrays[v], r.storages[to] = "Numba", a, s
 		r.to(to, label(kindStorage, 0))
 	}
+}
+
+// numbaPending reads what Numba frees some time after the last array is gone: a queue of functions, what they free
+// and its size, which knows how much it has.
+func (r *references) numbaPending() (out []pooled) {
+	for v, c := range r.objects.class {
+		if !r.py.classes[c].manager {
+			continue
+		}
+		manager := r.objects.address[v]
+		device := integer(r.py.text(r.member(manager, "context", "device", "id")))
+		queue := r.member(manager, "deallocations")
+		var waits []pooled
+		proven := device >= 0 && device < maxDevices
+		for round := 0; ; round++ {
+			waits = waits[:0]
+			sum, ok := int64(0), true
+			r.eachOfDeque(r.member(queue, "_cons"), func(_ int, item uint64) {
+				w := r.mem.words(item+16, 4) // how many, and a tuple's first three
+				if len(w) < 4 || w[0] != 3 || r.py.typeOf(item).flags&flagTuple == 0 {
+					ok = false
+					return
+				}
+				s := storageImpl{data: r.devicePointer(w[2]), bytes: uint64(integer(r.py.text(w[3]))), device: int32(device)}
+				if s.bytes > maxTensorBytes || len(waits) == maxGPUBlocks {
+					ok = false
+					return
+				}
+				sum += int64(s.bytes)
+				if name := r.functionName(w[1]); s.bytes > 0 && s.data > 0 && s.data < maxAddress && strings.HasPrefix(name, "cuMemFree") && !strings.Contains(name, "Host") {
+					waits = append(waits, pooled{holder.FreedLater, s})
+				}
+			})
+			if ok && sum == integer(r.py.text(r.member(queue, "_size"))) {
+				break
+			}
+			if r.mem.forget(); round == pooledRounds || !r.mem.tick() {
+				proven = false
+				break
+			}
+		}
+		if !proven {
+			r.lost.Add(tensorsUnfit, 1)
+			continue
+		}
+		out = append(out, waits...)
+	}
+	return out
+}
+
+// functionName returns the name that a function of Python has.
+func (r *references) functionName(at uint64) string {
+	if r.py.typeOf(at).shape != shapeFunction {
+		return ""
+	}
+	return r.py.text(r.mem.word(at + uint64(r.lay.funcName()))).s
 }
 
 // member follows attributes by their names, through weak proxies. It returns 0 for none.

@@ -46,7 +46,7 @@ type references struct {
 	cpp       cppReader
 	impls     map[vertex]impl
 	storages  map[vertex]storageImpl
-	arrays    map[vertex]array  // of JAX, each of which is its storage too, and of Numba
+	arrays    map[vertex]array  // of JAX, each of which is its storage too, of CuPy and of Numba
 	objectOf  map[vertex]vertex // the object of an impl
 	// visited are nodes whose Python object the garbage collector visits from a tensor: nobody else owns
 	// the node, nor the tensor.
@@ -199,6 +199,9 @@ func (r *references) object(v vertex) {
 	}
 	if c.numba {
 		r.numbaArray(v, at)
+	}
+	if c.cupy == isCuPyArray || c.cupy == isCuPyPointer {
+		r.cupyObject(v, at, c)
 	}
 	if (c.node || c.function) && r.torch != nil && c.basic <= maxOpaque {
 		n := newNodeReader(r, at)

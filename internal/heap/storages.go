@@ -2,6 +2,7 @@ package heap
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
@@ -53,7 +54,7 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		find(v)
 	} else {
 		for _, e := range g.to(v) {
-			if t := g.from[e]; !tensors[t] {
+			if t := g.from[e]; !tensors[t] && !g.ofArray(t) {
 				find(t)
 			}
 		}
@@ -120,6 +121,15 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		}
 	}
 	return out
+}
+
+// ofArray reports whether a vertex is a pointer of CuPy that an array has: the array counts.
+func (g *graph) ofArray(v vertex) bool {
+	c := g.class(v)
+	return c != nil && c.cupy == isCuPyPointer && slices.ContainsFunc(g.to(v), func(e uint32) bool {
+		_, array := g.r.arrays[g.from[e]]
+		return array
+	})
 }
 
 // tensor adds the paths to a tensor by its TensorImpl. wrapper is its object if another tensor in

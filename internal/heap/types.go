@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -68,6 +69,8 @@ type class struct {
 	function   bool   // the same for a node whose code is Python's
 	jax        bool   // an array of JAX
 	numba      bool   // an array of Numba
+	manager    bool   // of Numba's memory
+	cupy       cupyClass
 }
 
 type slot struct {
@@ -227,6 +230,7 @@ func (r *objectReader) mark(c *class) {
 		if !ok {
 			continue
 		}
+		c.cupy = cmp.Or(c.cupy, cupyClasses[name])
 		switch name {
 		case "Module":
 			c.module = c.module || r.moduleOfType(t) == "torch.nn.modules.module"
@@ -234,6 +238,8 @@ func (r *objectReader) mark(c *class) {
 			c.optimizer = c.optimizer || r.moduleOfType(t) == "torch.optim.optimizer"
 		case "DeviceNDArray":
 			c.numba = c.numba || r.moduleOfType(t) == "numba.cuda.cudadrv.devicearray"
+		case "BaseCUDAMemoryManager":
+			c.manager = c.manager || r.moduleOfType(t) == "numba.cuda.cudadrv.driver"
 		case "torch._C._FunctionBase":
 			c.function = true
 		}

@@ -66,8 +66,13 @@ func Most(held map[string]int64) string {
 	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
-// NoHolder stands for the path of what no object of the heap holds.
-const NoHolder = "[held by C++ alone]"
+// These stand for the path of what no object of the heap holds, or what no array has although a library
+// keeps it.
+const (
+	NoHolder   = "[held by C++ alone]"
+	FreeInCuPy = "[free in CuPy's pool]"
+	FreedLater = "[waits for Numba to free it]"
+)
 
 // variables are what stands between a frame and what it holds: a variable by its name, or
 // a value that has none.

@@ -5,6 +5,7 @@ package holders
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,6 +121,11 @@ func (r *Report) Answer() string {
 	answer := r.reserved(who)
 	if answer == "" {
 		answer = fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, bytefmt.Counted(len(now), "storage"))
+		for _, label := range []string{holder.FreeInCuPy, holder.FreedLater} {
+			if kept := total(slices.DeleteFunc(slices.Clone(now), func(s holder.Storage) bool { return s.Holder != label })); kept > 0 {
+				answer += fmt.Sprintf(", %s of it %s", bytefmt.Format(kept), strings.Trim(label, "[]"))
+			}
+		}
 	}
 	top := most(r.Reading.Retainers)
 	switch {

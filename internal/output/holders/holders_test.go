@@ -250,6 +250,14 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// What no array has any more is told apart.
+func TestAnswerWithPool(t *testing.T) {
+	r := holders.Report{PID: 1, By: holders.Path, Reading: &holder.Reading{Storages: []holder.Storage{{Bytes: 100, Holder: "a"}, {Bytes: 30, Holder: holder.FreeInCuPy}, {Bytes: 40, Holder: holder.FreedLater}}}}
+	if got, want := r.Answer(), "pid 1: 170 B of CUDA memory in 3 storages, 30 B of it free in CuPy's pool, 40 B of it waits for Numba to free it; no object alone keeps a tenth of it"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // With PyTorch's allocator, the first line divides what the driver says.
 func TestAnswerWithAllocator(t *testing.T) {
 	const mib = 1 << 20

@@ -396,3 +396,46 @@ def holders_jax(r):
         r.note("bytes of arrays, and in use on the device", [sum(s["bytes"] for s in held.values()), v["in_use"]])
     finally:
         program.kill()
+
+
+def arrays(r, program, framework):
+    """Arrays by path with the address, size and shape that the program knows, and what none has any more."""
+    try:
+        program.expect("ready")
+        program.go()
+        v = program.expect("held")
+        found, cost = read(program.pid, "--keys", "all")
+        r.note("cost", cost)
+        r.note(f"{framework}'s version", v["version"])
+        r.equal("framework", found["framework"], framework)
+        held = {s["address"]: s for s in found["storages"] or []}
+        wrong = {}
+        for path, want in v["truth"].items():
+            s = held.get(want[0], {})
+            known = [s.get(key) for key in ("address", "bytes", "shape", "dtype")]
+            if known[:2] != want[:2] or s["holder"] == path and known[:len(want)] != want or path not in [s["holder"], *s.get("more", [])]:
+                wrong[path] = [want, s]
+        r.check("arrays by path, with address, size and shape", not wrong, f"{len(v['truth']) - len(wrong)} of {len(v['truth'])}, wrong {wrong}")
+        r.equal("lost", {x["name"]: x["value"] for x in found["loss"] if x["value"]}, {})
+        return v, found
+    finally:
+        program.kill()
+
+
+@case("cupy")
+def holders_cupy(r):
+    v, found = arrays(r, Program(python("cupy_pool.py", "holders")), "CuPy")
+    free = [s for s in found["storages"] if s["holder"] == "[free in CuPy's pool]"]
+    r.equal("free blocks of the pool, and their bytes", [len(free), sum(s["bytes"] for s in free)], [v["free_blocks"], v["free"]])
+    r.equal("bytes in use", found["bytes"] - sum(s["bytes"] for s in free), v["used"])
+    plan = [[s["address"], s["bytes"]] for s in found["storages"] if s["holder"] == "plan"]
+    r.equal("memory without an array", plan, [v["plan"]])
+
+
+@case("numba")
+def holders_numba(r):
+    v, found = arrays(r, Program(python("numba_kernels.py", "holders")), "Numba")
+    r.note("class of a pointer", v["pointer"])
+    waits = [[s["address"], s["bytes"]] for s in found["storages"] if s["holder"] == "[waits for Numba to free it]"]
+    r.equal("what waits to be freed", waits, sorted(v["waits"]))
+    r.check("something waits", waits, len(waits))

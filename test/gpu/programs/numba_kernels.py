@@ -1,4 +1,9 @@
-"""Numba: kernels with shared memory, a reduction, arrays that stay and arrays that go."""
+"""Numba: kernels with shared memory, a reduction, arrays that stay and arrays that go.
+
+    numba_kernels.py [holders]
+"""
+import sys
+
 from checkpoint import checkpoint
 
 checkpoint("ready")  # its libraries are loaded while it is traced
@@ -6,6 +11,7 @@ import numpy as np  # noqa: E402
 
 if not hasattr(np, "row_stack"):  # which Numba 0.6x looks for and NumPy 2.5 lacks
     np.row_stack = np.vstack
+import numba  # noqa: E402
 from numba import cuda, float32  # noqa: E402
 
 TILE, N = 16, 1024
@@ -40,7 +46,23 @@ def total(a, b):
     return a + b
 
 
+def holders():
+    """Arrays that are held, and those that wait to be freed."""
+    global rows, part
+    rows = [cuda.device_array((N, 1 + i), np.float32) for i in range(9)]
+    part = rows[0][100:200]
+    queue = cuda.current_context().memory_manager.deallocations
+    queue.clear()
+    with cuda.defer_cleanup():
+        del rows[5:]
+        waits = [[int(getattr(handle, "value", handle)), int(size)] for dtor, handle, size in queue._cons]
+        truth = {f"rows[{i}]": [int(a.gpu_data.device_ctypes_pointer.value), a.nbytes, list(a.shape)] for i, a in enumerate(rows)}
+        checkpoint("held", version=numba.__version__, pointer=type(rows[0].gpu_data.device_pointer).__name__, truth=truth, waits=waits)
+
+
 def main():
+    if len(sys.argv) > 1:
+        return holders()
     row = cuda.device_array(N, np.float32)
     count[N // 256, 256](row)
     a, b = (cuda.to_device(np.random.rand(N, N).astype(np.float32)) for _ in range(2))
