@@ -3,7 +3,6 @@ package heap
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -11,14 +10,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
-// buildWords builds a module that makes extension types, and returns its folder.
-func buildWords(t testing.TB, python string) string {
-	t.Helper()
-	dir := t.TempDir()
-	run(t, "gcc", "-O1", "-w", "-shared", "-fPIC", "-I", run(t, python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"),
-		"-o", filepath.Join(dir, "words.so"), "testdata/words.c")
-	return dir
-}
+// buildWords builds a module that makes extension types.
+func buildWords(t testing.TB, python string) string { return buildModule(t, python, "words") }
 
 // inPool returns the storages of a holder, which must be so many.
 func inPool(t testing.TB, r *holder.Reading, name string, n int) (out []holder.Storage) {

@@ -181,24 +181,23 @@ func (p *program) checkModules(t *testing.T, r *holder.Reading) {
 	}
 }
 
-// buildStandin builds what stands in for a release of PyTorch, and returns its folder.
-func buildStandin(t testing.TB, python, release string) string {
+// buildModule builds an extension module of a file, and returns its folder.
+func buildModule(t testing.TB, python, name string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	args := []string{"-O1", "-w", "-shared", "-fPIC", "-I", run(t, python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"),
-		"-o", filepath.Join(dir, "standin.so"), "testdata/standin.c"}
-	if release == "1.13" {
-		args = append(args, "-DOLD")
-	}
-	run(t, "gcc", args...)
+	run(t, "gcc", append(flags, "-O1", "-w", "-shared", "-fPIC", "-I", run(t, python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"),
+		"-o", filepath.Join(dir, name+".so"), "testdata/"+name+".c")...)
 	return dir
 }
 
+// buildStandin builds what stands in for PyTorch 2.11.
+func buildStandin(t testing.TB, python string) string { return buildModule(t, python, "standin") }
+
 func TestHolders(t *testing.T) {
 	for minor, python := range installed(t) {
-		for _, layout := range []string{"2.11", "1.13"} {
+		for layout, flag := range map[string]string{"2.11": "-DNEW", "1.13": "-DOLD"} {
 			t.Run(fmt.Sprintf("CPython 3.%d, PyTorch %s", minor, layout), func(t *testing.T) {
-				p := start(t, python, []string{"PYTHONPATH=" + buildStandin(t, python, layout)}, "testdata/holders.py")
+				p := start(t, python, []string{"PYTHONPATH=" + buildModule(t, python, "standin", flag)}, "testdata/holders.py")
 				r := read(t, p.pid, Options{Keys: AllKeys, CPU: true})
 				p.check(t, r)
 				p.checkModules(t, r)

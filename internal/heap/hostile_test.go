@@ -229,7 +229,7 @@ func TestRefused(t *testing.T) {
 // A real heap in which words are others than they were, and one that changes while it
 // is read.
 func TestChanging(t *testing.T) {
-	m, where := record(t)
+	m, where := record(t, buildStandin, "testdata/holders.py")
 	r, err := ReadMemory(context.Background(), m, where, Options{Keys: AllKeys, CPU: true, MaxTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -241,14 +241,20 @@ func TestChanging(t *testing.T) {
 	for rate := 16; rate <= 1<<20; rate *= 4 {
 		bounded(t, shifting{m, random, rate}, where)
 	}
+	for _, program := range []string{"testdata/cupy_holders.py", "testdata/numba_holders.py"} {
+		m, where := record(t, buildWords, program)
+		for rate := 16; rate <= 1<<12; rate *= 4 {
+			bounded(t, shifting{m, random, rate}, where)
+		}
+	}
 }
 
 // record returns what is read of a real program's heap.
-func record(t testing.TB) (image, Runtime) {
+func record(t testing.TB, build func(testing.TB, string) string, program string) (image, Runtime) {
 	t.Helper()
 	python := installed(t)
 	minor := slices.Max(slices.Collect(maps.Keys(python)))
-	p := start(t, python[minor], []string{"PYTHONPATH=" + buildStandin(t, python[minor], "2.11")}, "testdata/holders.py")
+	p := start(t, python[minor], []string{"PYTHONPATH=" + build(t, python[minor])}, program)
 	where, err := FindRuntime(p.pid)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +268,7 @@ func record(t testing.TB) (image, Runtime) {
 
 // Words of a heap are others: of a real one, and of one that is all forged.
 func FuzzHeap(f *testing.F) {
-	real, where := record(f)
+	real, where := record(f, buildStandin, "testdata/holders.py")
 	pages := slices.Sorted(maps.Keys(real))
 	f.Add(uint64(1), uint16(8), []byte{1, 2, 3, 4})
 	f.Add(uint64(2), uint16(1000), []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f})

@@ -55,7 +55,7 @@ func tensorsOf(t *testing.T, m Memory, where Runtime) (*objectReader, []instance
 
 // A size that is another one when it is read again is of memory that was freed: it is in no total.
 func TestVanishingStorages(t *testing.T) {
-	pages, where := record(t)
+	pages, where := record(t, buildStandin, "testdata/holders.py")
 	r, tensors := tensorsOf(t, pages, where)
 	torch, why := r.findTorch(tensors)
 	if why != "" {
@@ -105,7 +105,7 @@ func TestVanishingStorages(t *testing.T) {
 // PyTorch lays them out. The others do.
 func TestLayoutOfVanishing(t *testing.T) {
 	const refcount, implAt = 0, 16
-	pages, where := record(t)
+	pages, where := record(t, buildStandin, "testdata/holders.py")
 	r, tensors := tensorsOf(t, pages, where)
 	want, why := r.findTorch(tensors)
 	if why != "" {
