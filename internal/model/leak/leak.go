@@ -37,6 +37,7 @@ import (
 // Options configure a Detector. Zero means the default; nothing may be negative.
 type Options struct {
 	Interval  time.Duration // length of each interval, default 10 s
+	Steps     int           // training steps in each, about, 0 if that is not known; for who reads the Report
 	Intervals int           // K: through how many a stack must grow, default 5
 	Outlive   int           // N: how many an allocation must outlive, default 3
 	MaxSites  int           // stacks watched at once, default 65,536
@@ -52,6 +53,7 @@ const (
 
 func (o Options) withDefaults() Options {
 	return Options{
+		Steps:     o.Steps,
 		Interval:  cmp.Or(o.Interval, DefaultInterval),
 		Intervals: cmp.Or(o.Intervals, defaultIntervals),
 		Outlive:   cmp.Or(o.Outlive, defaultOutlive),

@@ -14,10 +14,11 @@ import (
 
 // A Report says which stacks leak, at one moment.
 type Report struct {
-	Options   Options // those of the Detector, defaults filled in
-	Target    string  // what was traced
-	Intervals int     // observed
-	Stacks    []Stack // those that leak, the largest growth first
+	Options   Options   // those of the Detector, defaults filled in
+	Target    string    // what was traced
+	Intervals int       // observed
+	Ended     time.Time // the last of them
+	Stacks    []Stack   // those that leak, the largest growth first
 
 	// Segments is whether PyTorch's segments are whole, because the trace has no tensors: what
 	// leaks inside of them does not show.
@@ -56,18 +57,30 @@ type Stack struct {
 	Freed bool
 }
 
-// FreedBy marks the stacks of which less than half was held at a later moment: sites are the call sites of
-// its samples, in order, as far as they have one.
-func (r *Report) FreedBy(later *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) {
+// Later says what is known of the stacks at a later moment: whether less than half of their memory was
+// held, and who holds it. sites are the call sites of its samples, in order, as far as they have one.
+func (r *Report) Later(later *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) {
 	held := make(map[ledger.SiteKey]int64)
-	i := 0
+	var bySample []ledger.SiteKey
 	for k := range sites {
-		held[k] += later.Samples[i].InuseBytes
-		i++
+		held[k] += later.Samples[len(bySample)].InuseBytes
+		bySample = append(bySample, k)
 	}
 	for i := range r.Stacks {
 		x := &r.Stacks[i]
-		x.Freed = held[x.Site] < x.Sample.InuseBytes/2
+		if x.Freed = held[x.Site] < x.Sample.InuseBytes/2; x.Freed {
+			continue
+		}
+		c, began := candidate{Stack: *x}, r.Ended.Add(-time.Duration(x.Span)*r.Options.Interval)
+		for j := range later.Live {
+			row := &later.Live[j]
+			if row.Sample >= 0 && row.Sample < len(bySample) && bySample[row.Sample] == x.Site && row.Time.After(began) && !row.Time.After(r.Ended) {
+				c.hold(later.Samples[row.Sample].Holder, row.Size)
+			}
+		}
+		if h := c.holder(later); h.Name != "" {
+			x.Holder = h
+		}
 	}
 }
 
@@ -86,7 +99,7 @@ type candidate struct {
 // is. s must have Live rows; sites are the call sites of its samples, in order,
 // as far as they have one. The Detector is not changed.
 func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) *Report {
-	r := &Report{Options: d.opts, Target: s.Meta.Target, Intervals: d.intervals, Unwatched: d.unwatched}
+	r := &Report{Options: d.opts, Target: s.Meta.Target, Intervals: d.intervals, Ended: d.last, Unwatched: d.unwatched}
 	r.Segments = wholeSegments(s)
 	candidates, bySample := d.candidates(s, sites, r)
 	now := moment(s)

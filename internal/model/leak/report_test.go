@@ -49,14 +49,14 @@ func TestReportFigures(t *testing.T) {
 	}
 }
 
-func TestFreedBy(t *testing.T) {
+func TestLater(t *testing.T) {
 	kept, freed, gone := ledger.SiteKey{Stack: 1}, ledger.SiteKey{Stack: 2}, ledger.SiteKey{Stack: 3}
 	r := &Report{}
 	for _, k := range []ledger.SiteKey{kept, freed, gone} {
 		r.Stacks = append(r.Stacks, Stack{Site: k, Sample: snapshot.Sample{Values: snapshot.Values{InuseBytes: 100}}})
 	}
 	later := &snapshot.Snapshot{Samples: []snapshot.Sample{{Values: snapshot.Values{InuseBytes: 30}}, {Values: snapshot.Values{InuseBytes: 49}}, {Values: snapshot.Values{InuseBytes: 20}}}}
-	r.FreedBy(later, slices.Values([]ledger.SiteKey{kept, freed, kept}))
+	r.Later(later, slices.Values([]ledger.SiteKey{kept, freed, kept}))
 	if r.Stacks[0].Freed || !r.Stacks[1].Freed || !r.Stacks[2].Freed {
 		t.Errorf("%+v", r.Stacks)
 	}

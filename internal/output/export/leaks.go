@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/leak"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -21,15 +22,35 @@ const maxLeaks = 20
 // Leaks writes which stacks leak.
 func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 	page := render.NewPage(w, layout.Width, layout.Color)
+	leakRows(page, r, "")
+	return page.Flush("write leaks")
+}
+
+// LeaksOfRecording writes which stacks of a recording leak, and what findings say of that. s is the
+// moment of r, end that of the recording, and looked says which part of it r is of.
+func LeaksOfRecording(w io.Writer, r *leak.Report, s, end *snapshot.Snapshot, looked string, layout Options) error {
+	page := render.NewPage(w, layout.Width, layout.Color)
+	if v := findings.Find(s, end).Accumulated(); len(v.Findings) > 0 {
+		v.Show(page, false)
+	}
+	leakRows(page, r, looked)
+	return page.Flush("write leaks")
+}
+
+func leakRows(page *render.Page, r *leak.Report, looked string) {
 	o := r.Options
+	interval := bytefmt.Duration(o.Interval)
+	if o.Steps > 0 {
+		interval = "about " + bytefmt.Counted(o.Steps, "training step") + " (" + interval + ")"
+	}
 	switch {
 	case r.TooShort():
 		page.Heading("Too short to tell what leaks")
-		page.Line("%s of %s ended in this trace; %d are needed.", bytefmt.Counted(r.Intervals, "interval"), bytefmt.Duration(o.Interval), o.Enough())
+		page.Line("%s of %s ended in this trace; %d are needed.", bytefmt.Counted(r.Intervals, "interval"), interval, o.Enough())
 		page.Line("Trace for longer, or take shorter intervals.")
 	case len(r.Stacks) == 0:
 		page.Heading("No stack of %s is seen to leak", r.Target)
-		page.Line("A stack leaks if its memory grew in %d of the %d intervals of %s, and it", o.Intervals, r.Intervals, bytefmt.Duration(o.Interval))
+		page.Line("A stack leaks if its memory grew in %d of the %d intervals of %s, and it", o.Intervals, r.Intervals, interval)
 		page.Line("still holds memory from each of these. The oldest must have lasted for")
 		page.Line("%s. No stack did so.", bytefmt.Counted(o.Outlive, "interval"))
 		if r.Segments {
@@ -37,7 +58,7 @@ func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 			page.Line("does not show. Trace with --tensors.")
 		}
 	default:
-		page.Heading("%s of %s leaked in %d intervals of %s", bytefmt.Counted(len(r.Stacks), "stack"), r.Target, r.Intervals, bytefmt.Duration(o.Interval))
+		page.Heading("%s of %s leaked in %d intervals of %s", bytefmt.Counted(len(r.Stacks), "stack"), r.Target, r.Intervals, interval)
 		for i := range r.Stacks[:min(len(r.Stacks), maxLeaks)] {
 			leaking(page, &r.Stacks[i], o)
 		}
@@ -46,15 +67,14 @@ func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 		}
 	}
 	if !r.TooShort() {
-		aboutSearch(page, r)
+		aboutSearch(page, r, looked)
 	}
-	return page.Flush("write leaks")
 }
 
 func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
 	x := &s.Sample
 	at := cmp.Or(innermost(ownLines([]*snapshot.Sample{x}))(x), absent("line", x))
-	page.Heading("%s at %s (pid %d)", bytefmt.Signed(s.Growth), at, x.PID)
+	page.Heading("%s at %s, %s (%d)", bytefmt.Signed(s.Growth), at, x.Process, x.PID)
 	keeps(page, &s.Holder)
 	if s.Freed {
 		page.Line("  Most of it was freed before the end of the recording.")
@@ -100,15 +120,15 @@ func keeps(page *render.Page, h *leak.Holder) {
 	page.Line("  Held by `%s`%s: %s in %s since the growth began%s.", h.Name, what, bytefmt.Format(h.Bytes), bytefmt.Counted(h.Objects, "object"), graph)
 }
 
-// labelText returns the labels as a clause. A kind and a process need no name before them.
+// labelText returns the labels as a clause, but for the process. A kind needs no name before it.
 func labelText(labels *snapshot.Labels) string {
 	var out []string
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
 		text := l.Get(labels)
 		switch {
-		case l.Title == "" || l.PerRun:
-		case l.Name == "kind" || l.Name == "process":
+		case l.Title == "" || l.PerRun || l.Name == "process":
+		case l.Name == "kind":
 			out = append(out, cmp.Or(text, "unknown"))
 		case l.Name == "owner" || text != "":
 			out = append(out, l.Name+" "+cmp.Or(text, "unknown"))
@@ -141,9 +161,12 @@ func ages(page *render.Page, ages []leak.Age) {
 }
 
 // aboutSearch writes what r cannot know.
-func aboutSearch(page *render.Page, r *leak.Report) {
+func aboutSearch(page *render.Page, r *leak.Report, looked string) {
 	o := r.Options
 	page.Heading("About this search")
+	if looked != "" {
+		page.Line("  Looked at: %s.", looked)
+	}
 	page.Line("  A cache that still grows is listed too. Once it has not grown for %s, it is not.", bytefmt.Counted(o.Outlive, "interval"))
 	page.Line("  So is a buffer that is emptied less often than once in %s.", bytefmt.Counted(o.Intervals, "interval"))
 	page.Line("  Not found: a leak that pauses for %s (take longer ones),", bytefmt.Counted(o.Outlive, "interval"))

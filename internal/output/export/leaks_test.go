@@ -44,6 +44,8 @@ func TestLeaks(t *testing.T) {
 	everything.GivenBack, everything.Ageless, everything.Unwatched = 1, 1, 17
 	list := leak.Holder{Name: "trainer.history", Class: "list", Items: 24, Bytes: 300 * mib, Objects: 15, Graph: 24 * 40 * mib}
 	short, segments, hostile := leaks(), leaks(), leaks(leak.Stack{Sample: snapshottest.Hostile().Samples[0]})
+	steps := leaks(leaked(20*mib, list))
+	steps.Options.Steps = 16
 	short.Intervals, segments.Segments, hostile.Target = 1, true, snapshottest.Hostile().Meta.Target
 	for name, test := range map[string]struct {
 		report *leak.Report
@@ -53,6 +55,7 @@ func TestLeaks(t *testing.T) {
 		"color":    {everything, Options{Width: 60, Color: true}},
 		"holders":  {leaks(leaked(20*mib, list), leaked(3*mib, leak.Holder{Name: "x", Class: "Trainer", Bytes: 45 * mib, Objects: 15, Graph: mib}), leaked(1, leak.Holder{Name: "y"})), Options{}},
 		"none":     {leaks(), Options{}},
+		"steps":    {steps, Options{}},
 		"short":    {short, Options{}},
 		"segments": {segments, Options{}},
 		"hostile":  {hostile, Options{}},

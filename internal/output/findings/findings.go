@@ -140,6 +140,12 @@ func (v *Verdict) Of(rule string) []Finding {
 	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return f.Rule != rule })
 }
 
+// Accumulated returns what v says of memory that a program keeps more and more of: people call it a leak.
+func (v *Verdict) Accumulated() *Verdict {
+	leaks := []string{"growth", "old-graph", "collected-graphs", "gathered", "hook", "traceback", "cycle"}
+	return &Verdict{Findings: slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return !slices.Contains(leaks, f.Rule) })}
+}
+
 // A Setting is what the best setting of PyTorch's allocator would have changed on a GPU of a process.
 type Setting struct {
 	PID          int
