@@ -199,15 +199,17 @@ func TestSparseLibrary(t *testing.T) {
 	}
 }
 
-// openLibraries returns how many CUDA libraries this process has open.
+// openLibraries returns how many CUDA libraries of this test this process has open: with Options.All
+// it opens those of other programs on the machine, too.
 func openLibraries(t *testing.T) (n int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
+	own := testcuda.Get(t).Dir
 	for _, f := range fds {
-		if path, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.Contains(path, "libcud") {
+		if path, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.Contains(path, "libcud") && (strings.HasPrefix(path, own) || strings.Contains(path, t.Name())) {
 			n++
 		}
 	}
