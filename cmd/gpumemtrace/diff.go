@@ -50,7 +50,7 @@ func newDiff() *cobra.Command {
 		Args:    d.args,
 		RunE:    func(_ *cobra.Command, args []string) error { return d.run(args) },
 	}
-	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the ends of the first training step and of the last one are compared; without steps, a quarter into the time in which memory was taken, and where it grew last")
+	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the ends of the first training step and of the last one are compared; without steps, a quarter of the way from the first allocation to the last growth, and that growth")
 	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form; without AFTER, it is a moment of BEFORE")
 	c.Flags().Var(&d.second, "at", "with --ranks: the moment at which to compare the ranks")
 	c.Flags().StringArrayVar(&d.patterns, "pattern", nil, "as in report")
@@ -142,7 +142,7 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 	span, end := d.span, d.end
 	// Moments are whole microseconds, which people can read. A call that took memory has returned by then.
 	from, to := span.First+(span.Grew-span.First)/4, span.Grew+time.Microsecond-1
-	fromIs, toIs := "a quarter into the time in which memory was taken", "when memory grew last"
+	fromIs, toIs := "a quarter of the way from the first allocation to the last growth", "when memory grew last"
 	steps := end.View(state.Want{Steps: true}).Snapshot().Steps
 	if i := slices.IndexFunc(steps, func(s snapshot.Steps) bool { return len(s.Last) > 1 }); i >= 0 {
 		ended := func(s *snapshot.Step) (time.Duration, string) {

@@ -31,7 +31,7 @@ func (f *leakFlags) add(s *pflag.FlagSet) {
 // addForRecording adds the flags of a report about a recording.
 func (f *leakFlags) addForRecording(s *pflag.FlagSet) {
 	s.BoolVar(&f.on, "leaks", false, "show the stacks of a recording whose memory grew through five intervals and is still held")
-	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default a twelfth of the time in which memory was taken)")
+	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default a twelfth of the training steps, or else of the time in which memory was taken)")
 }
 
 // reportLeaks prints what leaks in a recording up to at, or else to where memory grew last: what a program

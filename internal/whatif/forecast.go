@@ -214,7 +214,7 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 		case x.Kept == maxNumber:
 			page.Line("Every number up to %d fits into %s of GPU memory%s.", x.Kept, format(limits.Memory), room)
 		default:
-			page.Line("The largest number that fits into %s of GPU memory is %d%s.%s", format(limits.Memory), x.Kept, room, x.emptying())
+			page.Line("The largest number that fits into %s of GPU memory is %d%s.%s%s", format(limits.Memory), x.Kept, room, x.emptying(), f.far(x.Kept))
 		}
 	}
 	if x := c.Reserved; x != nil {
@@ -224,7 +224,7 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 		case maxNumber:
 			page.Line("At every number up to %d PyTorch reserves no more than %s.", x.Kept, format(x.Limit))
 		default:
-			page.Line("The largest number at which PyTorch reserves no more than %s is %d.%s", format(x.Limit), x.Kept, x.emptying())
+			page.Line("The largest number at which PyTorch reserves no more than %s is %d.%s%s", format(x.Limit), x.Kept, x.emptying(), f.far(x.Kept))
 		}
 	}
 	if limits == (Limits{}) {
@@ -242,9 +242,16 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	}
 	f.reliable(page, c, slices.Max(to))
 	f.table(page, c, limits)
-	page.Heading("In tensors at the peak at %g, and the same tensors at %g, by stack", last, f.at)
 	f.stacks(page, last)
 	return page.Flush("write fit")
+}
+
+// far warns of a number that is too far from those that were measured.
+func (f *Fit) far(n int) string {
+	if float64(n) <= tested*f.at {
+		return ""
+	}
+	return fmt.Sprintf(" That is %.0f times the largest number that was measured: record a run nearer to it before you rely on it.", float64(n)/f.at)
 }
 
 // answers says whether a number fits into so much memory of a GPU, "" if that is not known. own is what the
@@ -302,21 +309,31 @@ func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 	t.Text(page)
 }
 
-// stacks writes what tensors hold at the peak at a number.
+// stacks writes what tensors hold at the peak at a number, and what they held at the largest that was
+// measured.
 func (f *Fit) stacks(page *render.Page, n float64) {
-	t := table.New(table.Bytes(fmt.Sprintf("AT %g", f.at)), table.Bytes(fmt.Sprintf("AT %g", n)))
+	heading, columns := fmt.Sprintf("In tensors at the peak at %g", n), []table.Column{table.Bytes(fmt.Sprintf("AT %g", n))}
+	if n != f.at {
+		heading, columns = fmt.Sprintf("%s, and the same tensors at %g", heading, f.at), append([]table.Column{table.Bytes(fmt.Sprintf("AT %g", f.at))}, columns...)
+	}
+	page.Heading("%s, by stack", heading)
+	t := table.New(columns...)
+	row := func(text string, g Growth) {
+		cells := []any{int64(g.Base), int64(g.Predicted)}
+		t.AddAbove([]string{text}, cells[len(cells)-len(columns):]...)
+	}
 	var more Growth
 	growths := f.Growths(n)
 	for i, g := range growths {
 		if i < shownGrowths {
-			t.AddAbove([]string{g.Text}, int64(g.Base), int64(g.Predicted))
+			row(g.Text, g)
 			continue
 		}
 		more.Base += g.Base
 		more.Predicted += g.Predicted
 	}
 	if n := len(growths) - shownGrowths; n > 0 {
-		t.AddAbove([]string{fmt.Sprintf("of %d more", n)}, int64(more.Base), int64(more.Predicted))
+		row(fmt.Sprintf("of %d more", n), more)
 	}
 	t.Text(page)
 }

@@ -103,7 +103,7 @@ func (f *Failures) says() string {
 	case f.Recovered == 0:
 		return f.counted() + ". The last one,"
 	}
-	return fmt.Sprintf("%s, of which %d recovered. The last one that did not,", f.counted(), f.Recovered)
+	return fmt.Sprintf("%s, of which %d were granted in the end. The last one that was not,", f.counted(), f.Recovered)
 }
 
 // Order says what the pages about several failures are, the last one that did not recover first:
@@ -113,11 +113,11 @@ func (f *Failures) Order() string {
 	case f.All == 1:
 		return ""
 	case f.Last == nil:
-		return f.counted() + ", and all of them recovered."
+		return f.counted() + ", and each was granted in the end."
 	case f.Recovered == 0:
-		return f.counted() + ", and none recovered. The last one comes first: it is the one that ended the job, if any did."
+		return f.counted() + ". The last one comes first: if one of them ended the program, it was this one."
 	}
-	return fmt.Sprintf("%s, of which %d recovered. The last one that did not comes first: it is the one that ended the job, if any did.", f.counted(), f.Recovered)
+	return fmt.Sprintf("%s, of which %d were granted in the end. The last one that was not comes first: if one ended the program, it was this one.", f.counted(), f.Recovered)
 }
 
 // A Moment is a moment of a recording, as durations since its trace began.

@@ -83,12 +83,7 @@ func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
 		s.Rises, bytefmt.Counted(s.Span, "interval"), bytefmt.Format(s.MedianRise), bytefmt.Format(x.InuseBytes), bytefmt.Counted(x.InuseObjects, "object"), bytefmt.SignedCount(s.GrowthObjects),
 		bytefmt.Format(s.OldBytes), bytefmt.Counted(s.OldObjects, "object"), bytefmt.Counted(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
 	page.Line("  %s", labelText(&x.Labels))
-	frames := x.Frames()
-	title := "  STACK"
-	if shown := stacks.Fold(stacks.NativeNone, frames); stacks.Python(frames) && len(shown) < len(frames) {
-		title = fmt.Sprintf("  STACK, without %s", bytefmt.Counted(len(frames)-len(shown), "native frame"))
-		frames = shown
-	}
+	title, frames := withoutNative("  STACK", x.Frames())
 	page.Line("%s", title)
 	for _, l := range frames {
 		for i := range l.Lines {
@@ -96,6 +91,15 @@ func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
 		}
 	}
 	ages(page, s.Ages)
+}
+
+// withoutNative returns a stack without the native frames around those of Python, and its title, which
+// says how many these are.
+func withoutNative(title string, frames []*snapshot.Location) (string, []*snapshot.Location) {
+	if shown := stacks.Fold(stacks.NativeNone, frames); stacks.Python(frames) && len(shown) < len(frames) {
+		return fmt.Sprintf("%s, without %s", title, bytefmt.Counted(len(frames)-len(shown), "native frame")), shown
+	}
+	return title, frames
 }
 
 // keeps says who holds what leaked, if that is known.

@@ -56,8 +56,9 @@ func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 	causes(page, o)
 	inTensors(page, o)
 	keepers(page, o)
-	page.Heading("Where")
-	for _, l := range o.Stack {
+	title, frames := withoutNative("Where", o.Stack)
+	page.Heading("%s", title)
+	for _, l := range frames {
 		for _, line := range l.Lines {
 			page.Line("  %s", frameText(line))
 		}

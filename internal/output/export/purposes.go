@@ -2,6 +2,7 @@ package export
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -61,7 +62,22 @@ func (x *overview) reserved(page *render.Page, samples []*snapshot.Sample) {
 		}
 		return "PyTorch outside of its allocator"
 	})
-	page.Line("  PyTorch itself reports %s of this as reserved. nvidia-smi shows the other %s too: %s.", bytefmt.Format(pytorch), bytefmt.Format(other), strings.Join(parts, "; "))
+	page.Line("  PyTorch itself reports %s of this as reserved%s. nvidia-smi shows the other %s too: %s.", bytefmt.Format(pytorch), across(samples), bytefmt.Format(other), strings.Join(parts, "; "))
+}
+
+// across says that a sum is of several processes or GPUs, of which nvidia-smi has a row each.
+func across(samples []*snapshot.Sample) string {
+	var several []string
+	if pids := gather(samples, func(s *snapshot.Sample) int { return s.PID }); len(pids) > 1 {
+		several = append(several, fmt.Sprintf("%d processes", len(pids)))
+	}
+	if gpus := gather(samples, func(s *snapshot.Sample) string { return s.GPU }); len(gpus) > 1 {
+		several = append(several, fmt.Sprintf("%d GPUs", len(gpus)))
+	}
+	if len(several) == 0 {
+		return ""
+	}
+	return ", added up across " + strings.Join(several, " and ")
 }
 
 // small reports whether a sentence names a part of a sum only among others: it would hide the
