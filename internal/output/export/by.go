@@ -380,8 +380,7 @@ func (g *group) modules() int64 {
 		func(s *snapshot.Sample) string { return s.ModulePath })))
 }
 
-// each returns the size of an object, with a "~" if it is an average: the objects of
-// one stack are known only together.
+// each returns the size of an object of g. The objects of one stack are known only together.
 func (g *group) each() string {
 	var objects, bytes int64
 	equal := true
@@ -391,6 +390,11 @@ func (g *group) each() string {
 			equal = equal && s.InuseBytes*objects == bytes*s.InuseObjects
 		}
 	}
+	return each(objects, bytes, equal)
+}
+
+// each returns the size of an object, with a "~" if it is an average.
+func each(objects, bytes int64, equal bool) string {
 	switch {
 	case objects == 0:
 		return ""

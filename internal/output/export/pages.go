@@ -159,9 +159,9 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 		return
 	}
 	labels := shownLabels(s.Several())
-	t := stackTable(labels, table.Count("CALLS"), table.Bytes("ASKED FOR"))
+	t := stackTable(labels, table.Count("CALLS"), table.TextRight("EACH ASKED FOR"))
 	for _, x := range shown {
-		addStack(t, labels, x, x.FailedObjects, x.FailedBytes)
+		addStack(t, labels, x, x.FailedObjects, each(x.FailedObjects, x.FailedBytes, true))
 	}
 	t.Text(page)
 }
