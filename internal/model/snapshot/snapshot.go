@@ -80,6 +80,9 @@ type Meta struct {
 	Windows *TensorWindows `json:"tensor_windows,omitempty"`
 }
 
+// ByPyTorch is the StackMode of a snapshot that PyTorch wrote.
+const ByPyTorch = "PyTorch's"
+
 // A Sample is one call stack with one set of labels.
 type Sample struct {
 	// Stack is leaf first. Locations are shared between samples: compare

@@ -57,12 +57,12 @@ func (m *Moment) OfEach(s *snapshot.Snapshot) bool {
 // default.
 func (o *Options) at() string {
 	switch m := o.Moment; {
-	case m != nil && m.At >= m.duration():
+	case m == nil || m.At == m.Peak:
+		return ""
+	case m.At >= m.duration():
 		return " --at end"
-	case m != nil && m.At != m.Peak:
-		return " --at " + m.At.String()
 	}
-	return ""
+	return " --at " + o.Moment.At.String()
 }
 
 // afterBy names what follows the rows of o.By: the lines of the program in each row, or what the

@@ -182,7 +182,7 @@ func TestFailures(t *testing.T) {
 		"none":           {ends, nil, ""},
 		"recovered":      {ends, []*snapshot.OutOfMemory{fails(1, true)}, "1 request failed for want of memory, and recovered"},
 		"once":           {ends, []*snapshot.OutOfMemory{fails(4, false)}, "1 request failed for want of memory, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). It ended the process, which made no tensor afterwards and was gone within 5s."},
-		"several":        {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "4 requests failed for want of memory, of which 2 recovered. The last one that did not, 4s after"},
+		"several":        {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "4 requests failed for want of memory, of which 2 were granted in the end. The last one that was not, 4s after"},
 		"caught":         {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "2 requests failed for want of memory. The last one, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
 		"unknown":        {unknown, []*snapshot.OutOfMemory{fails(4, false)}, "(--oom). The process was gone within 5s."},
 		"one by a limit": {unknown, []*snapshot.OutOfMemory{refused(2), fails(4, false)}, "2 requests failed for want of memory (the driver refused 1 of them, in 2 calls). "},

@@ -43,6 +43,8 @@ func heldAtPeak(v *snapshot.Values) int64 { return v.PeakBytes }
 func newOverview(s *snapshot.Snapshot, o Options) *overview {
 	x := &overview{s: s, o: o, shown: inUse, title: "IN USE", other: heldAtPeak, beside: "AT PEAK"}
 	switch m := o.Moment; {
+	case m != nil && m.At >= m.duration() && m.At == m.Peak:
+		x.title, x.other, x.beside = "AT PEAK", nil, ""
 	case m != nil && m.At >= m.duration():
 		x.title = "AT END"
 	case m != nil:

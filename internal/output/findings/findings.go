@@ -116,6 +116,7 @@ type Verdict struct {
 	Findings []Finding // those that cost most first
 	All      int       // rules that apply to the program
 	lacks    []lack
+	pytorchs bool // it is of a snapshot that PyTorch wrote
 }
 
 // A lack is a rule that could not look, and what it needs first.
@@ -179,7 +180,7 @@ func FindInHeap(h snapshot.Heap) *Verdict {
 }
 
 func (l *look) find(rules []Rule) *Verdict {
-	v := &Verdict{All: len(rules)}
+	v := &Verdict{All: len(rules), pytorchs: l.peak.Meta.StackMode == snapshot.ByPyTorch}
 	for i := range rules {
 		r := &rules[i]
 		if j := slices.IndexFunc(r.Needs, func(n Need) bool { return !l.has(n) }); j >= 0 {
@@ -297,7 +298,11 @@ func (v *Verdict) lacking() string {
 	for _, n := range needs {
 		parts = append(parts, fmt.Sprintf("%s (%d)", n, rules[n]))
 	}
-	return fmt.Sprintf("%d of %s were looked for. To look for the others, trace %s", v.All-n, bytefmt.Counted(v.All, "cause"), strings.Join(parts, ", "))
+	how := "To look for the others, trace " + strings.Join(parts, ", ")
+	if v.pytorchs {
+		how = "PyTorch's snapshots cannot show the others: trace the program with sudo gpumemtrace --tensors --holders 30s"
+	}
+	return fmt.Sprintf("%d of %s were looked for. %s", v.All-n, bytefmt.Counted(v.All, "cause"), how)
 }
 
 // A look is what rules look at.

@@ -291,6 +291,10 @@ func TestLacking(t *testing.T) {
 	full := training()
 	full.steps(20, 1)
 	full.heap()
+	m.Snapshot.Meta.StackMode = snapshot.ByPyTorch
+	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 14 causes were looked for. PyTorch's snapshots cannot show the others: trace the program with sudo gpumemtrace --tensors --holders 30s"; got != want {
+		t.Errorf("of a snapshot: %q", got)
+	}
 	if v := Find(full.Snapshot, full.Snapshot); len(v.lacks) != 0 || v.lacking() != "" || len(v.Findings) != 0 {
 		t.Errorf("%+v", v)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -107,7 +108,7 @@ func (f *file) records(name string, yield func(record.Record)) error {
 	t.time = max(begin, 2) - 1
 	yield(&record.Trace{
 		Version: f.string(f.get(f.about, "version")), CommandLine: f.string(f.get(f.about, "command_line")), Driver: f.string(f.get(f.about, "driver")),
-		Target: cmp.Or(f.string(f.get(f.about, "target")), f.target(name, t.of)), StackMode: cmp.Or(f.string(f.get(f.about, "stack_mode")), "PyTorch's"),
+		Target: cmp.Or(f.string(f.get(f.about, "target")), f.target(name, t.of)), StackMode: cmp.Or(f.string(f.get(f.about, "stack_mode")), snapshot.ByPyTorch),
 		Boot: time.Unix(0, 0), Start: time.Unix(0, int64(t.time)), Incidents: 1 << 10, APIs: f.apis,
 	})
 	for _, p := range sorting.Keys(names, event.Process.Compare) {
@@ -211,7 +212,7 @@ func (f *file) notes(of []*gpu) []string {
 		}
 	}
 	if live >= 1<<20 {
-		out = append(out, fmt.Sprintf("When its history begins, tensors already hold %d MiB. Memory without a stack is from that time.", live>>20))
+		out = append(out, fmt.Sprintf("When its history begins, tensors already hold %s. Memory without a stack is from that time.", bytefmt.Format(int64(live))))
 	}
 	if f.lost {
 		out = append(out, "PyTorch kept the last entries of its history alone (max_entries of _record_memory_history).")
