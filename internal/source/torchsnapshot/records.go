@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -212,7 +211,11 @@ func (f *file) notes(of []*gpu) []string {
 		}
 	}
 	if live >= 1<<20 {
-		out = append(out, fmt.Sprintf("When its history begins, tensors already hold %s. Memory without a stack is from that time.", bytefmt.Format(int64(live))))
+		bytes := fmt.Sprintf("%d MiB", live>>20)
+		if live >= 1<<30 {
+			bytes = fmt.Sprintf("%.1f GiB", float64(live)/(1<<30))
+		}
+		out = append(out, fmt.Sprintf("When its history begins, tensors already hold %s. Memory without a stack is from that time.", bytes))
 	}
 	if f.lost {
 		out = append(out, "PyTorch kept the last entries of its history alone (max_entries of _record_memory_history).")
