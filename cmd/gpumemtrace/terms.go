@@ -21,7 +21,7 @@ var terms = []term{
 	{"fragmented", "Cached memory in segments with live tensors: it is lost to tensors that are larger than its pieces."},
 	{"owner", "The library on whose behalf memory was taken: pytorch, nccl, cublas, or the program itself. It is [not named yet] where a name that would show it is still to come, or was lost."},
 	{"window", "A time in which tensors are traced, where that would cost too much to do always (--tensors-window)."},
-	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders), or [held by C++ alone], [free in CuPy's pool] or [waits for Numba to free it]."},
+	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders), or [held by C++ alone...], [workspace of cuBLAS], [free in CuPy's pool] or [waits for Numba to free it]."},
 	{"kind", "The sort of memory, such as device, tensor, cached, context, pinned host memory or managed memory."},
 	{"category", "What a tensor is for: parameter, gradient, optimizer state, activation, input or temporary."},
 	{"module", "A layer of a model, or a group of layers: an object of a class such as torch.nn.Linear. --by module puts all of one class together; --by module_path tells them apart (needs --holders)."},

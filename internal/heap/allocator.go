@@ -36,30 +36,38 @@ const (
 )
 
 // FindAllocator finds the pointer to PyTorch's allocator of GPU memory in a process, 0 if it has none.
-func FindAllocator(pid int) (uint64, error) {
+func FindAllocator(pid int) (pointer uint64, err error) {
+	err = inLibrary(pid, allocatorFile, func(m *proc.Mapping, e *proc.ELF) error {
+		address, ok, err := e.Object(allocatorSymbol)
+		if err == nil && ok {
+			pointer, err = loadedAt(e, m, address)
+		}
+		return err
+	})
+	return pointer, err
+}
+
+// inLibrary calls look with a library that a process has by a name, if it has it.
+func inLibrary(pid int, name string, look func(m *proc.Mapping, e *proc.ELF) error) error {
 	for m, err := range proc.Mappings(pid) {
 		if err != nil {
-			return 0, err
+			return err
 		}
-		if !m.HasFile() || path.Base(m.Name()) != allocatorFile {
+		if !m.HasFile() || path.Base(m.Name()) != name {
 			continue
 		}
 		f, err := proc.OpenMapped(pid, &m)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		defer f.Close()
 		e, err := f.ELF()
 		if err != nil {
-			return 0, err
+			return err
 		}
-		address, ok, err := e.Object(allocatorSymbol)
-		if err != nil || !ok {
-			return 0, err
-		}
-		return loadedAt(e, &m, address)
+		return look(&m, e)
 	}
-	return 0, nil
+	return nil
 }
 
 // An allocatorReader reads PyTorch's caching allocator from its own tables. Nothing states where the
@@ -574,7 +582,15 @@ func addNameless(reading *holder.Reading, before map[uint64]uint64) {
 				reading.Came += b.Size
 				continue
 			}
-			reading.Storages = append(reading.Storages, holder.Storage{Address: b.Address, Bytes: b.Requested, Device: a.Device})
+			name := ""
+			switch {
+			case b.Private == holder.UnknownPool:
+			case b.Private.First != 0:
+				name = holder.NativeGraph
+			case b.Private.Second != 0:
+				name = holder.NativePrivate
+			}
+			reading.Storages = append(reading.Storages, holder.Storage{Address: b.Address, Bytes: b.Requested, Device: a.Device, Holder: name})
 		}
 	}
 	sorting.Stable(reading.Storages, func(a, b holder.Storage) int { return cmp.Compare(a.Address, b.Address) })

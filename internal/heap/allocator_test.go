@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,7 @@ type allocating struct {
 	out     *bufio.Scanner
 	pid     int
 	pointer uint64
+	code    uint64               // of the function that returns workspaces
 	says    map[int32]holder.Sum // by GPU, as of the last command; without Free
 }
 
@@ -52,7 +54,7 @@ func startAllocating(t testing.TB, args ...string) *allocating {
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	a := &allocating{t: t, in: in, out: bufio.NewScanner(out), pid: cmd.Process.Pid}
 	a.out.Scan()
-	if _, err := fmt.Sscanf(a.out.Text(), "0x%x", &a.pointer); err != nil {
+	if _, err := fmt.Sscanf(a.out.Text(), "0x%x 0x%x", &a.pointer, &a.code); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -159,6 +161,58 @@ func TestAllocatorDoubtful(t *testing.T) {
 	a.do("forge a")
 	if all, why := a.read(); !strings.Contains(why, "say their address") {
 		t.Errorf("%d GPUs were read: %q", len(all), why)
+	}
+}
+
+// Workspaces are those blocks that PyTorch's own table has, if it has nothing else.
+func TestWorkspaces(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the code that is read is of x86-64")
+	}
+	a := startAllocating(t)
+	a.do("many m 50 0", "new a 8519680 0", "new b 8519680 0", "new c 8519680 0")
+	read := func() (out []uint64) {
+		t.Helper()
+		mem := newCache(processMemory(a.pid), defaultBytes, time.Now().Add(defaultTime))
+		if err := mem.open(); err != nil {
+			t.Fatal(err)
+		}
+		defer mem.release()
+		r := holder.Reading{Allocators: a.agrees()}
+		addNameless(&r, sizesOf(r.Allocators))
+		nameWorkspaces(mem, []uint64{a.code}, &r)
+		for _, s := range r.Storages {
+			if s.Holder == holder.Workspace {
+				out = append(out, s.Bytes)
+			}
+		}
+		return out
+	}
+	if got := read(); got != nil {
+		t.Errorf("without workspaces: %d", got)
+	}
+	a.do("workspace a", "workspace c")
+	if got, want := read(), []uint64{8519680, 8519680}; !slices.Equal(got, want) {
+		t.Errorf("%d, want %d", got, want)
+	}
+	a.do("workspace x 4096") // which is no block
+	if got := read(); got != nil {
+		t.Errorf("of another table: %d", got)
+	}
+}
+
+// What only C++ has in a private pool says of which sort the pool is.
+func TestNamelessInPools(t *testing.T) {
+	block := func(address uint64, pool holder.PoolID) holder.Block {
+		return holder.Block{Address: address, Size: 512, Requested: 500, State: holder.Allocated, Private: pool}
+	}
+	r := holder.Reading{Allocators: []holder.Allocator{{Blocks: []holder.Block{
+		block(1<<20, holder.PoolID{}), block(2<<20, holder.PoolID{First: 1}), block(3<<20, holder.PoolID{Second: 1}), block(4<<20, holder.UnknownPool)}}}}
+	addNameless(&r, sizesOf(r.Allocators))
+	for i, want := range []string{"", holder.NativeGraph, holder.NativePrivate, ""} {
+		if s := &r.Storages[i]; s.Holder != want || !s.Native() {
+			t.Errorf("%+v, want %q", s, want)
+		}
 	}
 }
 

@@ -82,7 +82,9 @@ func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err
 		return nil, err
 	}
 	var unfound error
-	runtime.Allocator, unfound = FindAllocator(pid)
+	if runtime.Allocator, unfound = FindAllocator(pid); runtime.Allocator != 0 {
+		runtime.workspaces = findWorkspaces(pid)
+	}
 	if o.Pause {
 		resume, err := pauseProcess(pid)
 		if err != nil {
@@ -129,7 +131,7 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 	mem.done = ctx.Done()
 	r := newObjectReader(mem, &lay, runtime.Address)
 	defer r.arena.release()
-	reading.Refused = readHeap(r, &o, runtime.Allocator, reading)
+	reading.Refused = readHeap(r, &o, &runtime, reading)
 	if r.mem.stopped != nil && reading.Refused == "" {
 		reading.Refused = "the heap was not read to its end: " + r.mem.stopped.Error()
 		reading.Storages, reading.Retainers, reading.Modules, reading.Allocators = nil, nil, nil, nil
@@ -140,7 +142,8 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 
 // readHeap reads all objects and their references, and what follows from them. why says
 // why it could not.
-func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Reading) (why string) {
+func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Reading) (why string) {
+	allocator := runtime.Allocator
 	if r.lay.minor >= 13 {
 		if err := r.lay.adopt(r.mem, r.runtime); err != nil {
 			return err.Error()
@@ -192,6 +195,7 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 		newGraph(refs).analyze(reading, o.CPU)
 	}
 	addNameless(reading, before)
+	nameWorkspaces(r.mem, runtime.workspaces, reading)
 	addPooled(reading, kept)
 	return ""
 }

@@ -213,3 +213,22 @@ func TestHolders(t *testing.T) {
 		}
 	}
 }
+
+// What a reducer's memory has belongs to the module that has the reducer.
+func TestReducer(t *testing.T) {
+	for minor, python := range installed(t) {
+		t.Run(fmt.Sprintf("CPython 3.%d", minor), func(t *testing.T) {
+			p := start(t, python, []string{"PYTHONPATH=" + buildStandin(t, python) + ":" + buildWords(t, python)}, "testdata/ddp_holders.py")
+			r := read(t, p.pid, Options{})
+			for path, want := range p.said.Truth {
+				i := slices.IndexFunc(r.Storages, func(s holder.Storage) bool { return s.Address == want.Address })
+				if i < 0 || r.Storages[i].Holder != strings.TrimSpace(path) || r.Storages[i].Role != want.Role {
+					t.Errorf("%q was not found as that: %+v", path, r.Storages)
+				}
+			}
+			if len(r.Storages) != len(p.said.Truth) {
+				t.Errorf("%d storages, want %d", len(r.Storages), len(p.said.Truth))
+			}
+		})
+	}
+}

@@ -200,6 +200,9 @@ func (r *references) object(v vertex) {
 	if c.numba {
 		r.numbaArray(v, at)
 	}
+	if c.module && r.torch != nil && shortName(c.name) == "DistributedDataParallel" {
+		r.reducer(at, c)
+	}
 	if c.cupy == isCuPyArray || c.cupy == isCuPyPointer {
 		r.cupyObject(v, at, c)
 	}

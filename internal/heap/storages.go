@@ -148,7 +148,7 @@ func (s *search) tensor(t, wrapper vertex, depth int) {
 				s.node = s.nodeName(s.from[in])
 			}
 			s.add(in, wrapper)
-		case kindBase:
+		case kindBase, kindName:
 			s.add(in, wrapper)
 		}
 		if len(s.found) > maxHolders {

@@ -69,10 +69,22 @@ func Most(held map[string]int64) string {
 // These stand for the path of what no object of the heap holds, or what no array has although a library
 // keeps it.
 const (
-	NoHolder   = "[held by C++ alone]"
-	FreeInCuPy = "[free in CuPy's pool]"
-	FreedLater = "[waits for Numba to free it]"
+	NoHolder      = "[held by C++ alone]"
+	NativeGraph   = "[held by C++ alone, in a CUDA graph's pool]"
+	NativePrivate = "[held by C++ alone, in a private pool]"
+	Workspace     = "[workspace of cuBLAS]"
+	FreeInCuPy    = "[free in CuPy's pool]"
+	FreedLater    = "[waits for Numba to free it]"
 )
+
+// Native reports whether C++ alone holds the storage.
+func (s *Storage) Native() bool {
+	switch s.Holder {
+	case "", NoHolder, NativeGraph, NativePrivate, Workspace:
+		return true
+	}
+	return false
+}
 
 // variables are what stands between a frame and what it holds: a variable by its name, or
 // a value that has none.

@@ -29,6 +29,8 @@ func TestSegments(t *testing.T) {
 		`open["quote`:                                         {"open", `["quote`},
 		"f.<closure>.x":                                       {"f", ".<closure>", ".x"},
 		"[held by C++ alone]":                                 {"[held by C++ alone]"},
+		"[held by C++ alone, in a CUDA graph's pool]":         {"[held by C++ alone, in a CUDA graph's pool]"},
+		"[free in CuPy's pool]":                               {"[free in CuPy's pool]"},
 	} {
 		got := holder.Segments(path)
 		if !slices.Equal(got, want) {

@@ -8,6 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
+#include <string>
+#include <tuple>
 #include <vector>
 
 // The members of ska::flat_hash_map and flat_hash_set, and what they do where nothing collides.
@@ -151,6 +154,23 @@ struct CudaMallocAsyncAllocator : CUDAAllocator {};
 } // namespace CudaMallocAsync
 } // namespace c10::cuda::CUDACachingAllocator
 
+namespace at::cuda {
+struct DataPtr {
+	void *data, *context;
+	void (*deleter)(void *) = nullptr;
+	int8_t type = 1, index = 0;
+};
+struct Workspaces {
+	std::map<std::tuple<void *, void *>, std::pair<DataPtr, size_t>> map;
+	std::shared_mutex mutex;
+};
+__attribute__((noinline)) Workspaces &cublas_handle_stream_to_workspace()
+{
+	static auto &instance = *new Workspaces;
+	return instance;
+}
+} // namespace at::cuda
+
 using namespace c10::cuda::CUDACachingAllocator;
 using namespace c10::cuda::CUDACachingAllocator::Native;
 
@@ -260,7 +280,7 @@ int main(int argc, char **argv)
 			native->devices.emplace_back(new DeviceCachingAllocator);
 	}
 	char line[256], command[16], name[64];
-	printf("%p\n", (void *)&allocator);
+	printf("%p %p\n", (void *)&allocator, (void *)at::cuda::cublas_handle_stream_to_workspace);
 	fflush(stdout);
 	while (fgets(line, sizeof line, stdin)) {
 		unsigned long long size = 0, device = 0, id = 0, churn = 0;
@@ -277,7 +297,10 @@ int main(int argc, char **argv)
 		else if (!strcmp(command, "ghosts")) // what no block is, listed as some
 			for (unsigned long long i = 0; i < size; i++)
 				native->allocated[i % 67].insert({(void *)(0x7e0000000000 + 512 * i), (Block *)calloc(1, sizeof(Block))});
-		else if (!strcmp(command, "forge"))
+		else if (!strcmp(command, "workspace")) {
+			void *at = size ? (void *)size : named[name]->ptr;
+			at::cuda::cublas_handle_stream_to_workspace().map[{(void *)0x1000, (void *)at}] = {{at, at}, 1};
+		} else if (!strcmp(command, "forge"))
 			named[name]->size += 512;
 		else if (!strcmp(command, "many"))
 			for (unsigned long long i = 0; i < size; i++)

@@ -40,7 +40,7 @@ func absent(column string, s *snapshot.Sample) string {
 	case len(s.Stack) > 0 && s.Stack[len(s.Stack)-1].Lines[0].Function == snapshot.BeforeHistory:
 		return snapshot.BeforeHistory
 	case column == "line" && s.Holder != "":
-		if s.Holder == holder.NoHolder {
+		if strings.HasPrefix(s.Holder, "[") { // no object
 			return s.Holder
 		}
 		return "held by " + holder.Alike(s.Holder)

@@ -151,7 +151,7 @@ func (r *Report) reserved(who string) string {
 		return ""
 	}
 	for i := range r.Reading.Storages {
-		if s := &r.Reading.Storages[i]; s.OnGPU() && s.Holder == "" {
+		if s := &r.Reading.Storages[i]; s.OnGPU() && s.Native() {
 			native += size(s.Bytes)
 		}
 	}

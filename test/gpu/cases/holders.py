@@ -187,6 +187,48 @@ def holders_fsdp2(r):
         ranks.kill()
 
 
+@case("torch", gpus=2)
+def holders_ddp(r):
+    """DDP's buckets, with the sizes that DDP logs."""
+    ranks = Ranks(["torch_holders.py", "ddp"], 2, r.path("-place"))
+    try:
+        ranks.expect("ready")
+        ranks.go()
+        for rank in ranks.expect("trained")["ranks"]:
+            found, cost = read(rank["processes"][0]["pid"])
+            r.note("cost", cost)
+            compare(r, found, rank["truth"])
+            buckets = sorted(s["bytes"] for s in found["storages"] if s["holder"].endswith("model.reducer") and s["device"] >= 0)
+            r.equal("buckets", buckets, sorted(rank["buckets"]))
+            r.equal("they are as large as all gradients", sum(buckets), rank["gradients"])
+    finally:
+        ranks.kill()
+
+
+@case("torch")
+def holders_natives(r):
+    """What C++ alone holds: workspaces, which go when PyTorch is asked to clear them, and blocks of a graph's pool."""
+    program = Program(python("torch_holders.py", "natives"))
+    try:
+        program.expect("ready")
+        program.go()
+        held = program.expect("held")
+        found, cost = read(program.pid)
+        r.note("cost", cost)
+        program.go()
+        cleared = program.expect("cleared")["workspaces"]
+        r.equal("workspaces", [[s["address"], s["bytes"]] for s in found["storages"] if s["holder"] == "[workspace of cuBLAS]"], cleared)
+        r.check("there are some", len(cleared) >= 2, len(cleared))
+        pools = {address: pool for address, (_, pool) in held["blocks"]}
+        graphs = [s["address"] for s in found["storages"] if s["holder"] == "[held by C++ alone, in a CUDA graph's pool]"]
+        named = {s["address"] for s in found["storages"] if s["tensors"]} | {address for address, _ in cleared}
+        r.equal("blocks of a graph's pool that no tensor has", graphs, sorted(address for address, pool in pools.items() if pool[0] and address not in named))
+        r.equal("tensors", [address in named for address in held["python"]], [True, True])
+        r.note("rows", [[s["holder"], s["bytes"]] for s in found["storages"]])
+    finally:
+        program.kill()
+
+
 @case("torch", alone=True)
 def holders_objects(r):
     """What a reading of 500,000 objects takes."""

@@ -1,6 +1,6 @@
 """Programs whose tensors are held in many ways, and what each knows of them by itself.
 
-    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | fsdp2 | objects COUNT | leaks NAME
+    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | fsdp2 | ddp | natives | objects COUNT | leaks NAME
 """
 import collections
 import functools
@@ -216,6 +216,45 @@ def fsdp2():
     losses.append(model(torch.randn(8, 128, 512, device="cuda")).square().mean())
     dist.barrier()
     checkpoint("trained", truth=truth(model))
+
+
+def ddp():
+    """A rank that torchrun started, whose gradients are copied to buckets."""
+    import torch.distributed as dist
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    global model, optimizer
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(16)]).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 1024, device="cuda")).square().mean().backward()
+        optimizer.step()
+    dist.barrier()
+    logged = model._get_ddp_logging_data()
+    sizes = [int(x) for x in str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]).split(",")]
+    checkpoint("trained", truth=truth(model), buckets=sizes, gradients=sum(p.numel() * p.element_size() for p in model.parameters()))
+
+
+def natives():
+    """Workspaces of cuBLAS on two streams, and blocks of a graph's pool that only C++ has."""
+    def active():
+        return {b["address"]: [b["requested_size"], list(g["segment_pool_id"])] for g in torch.cuda.memory_snapshot() for b in g["blocks"] if b["state"] == "active_allocated"}
+    global a, other, graph, out
+    a, other = torch.randn(512, 512, device="cuda"), torch.cuda.Stream()
+    a @ a
+    with torch.cuda.stream(other):
+        a @ a
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = (a @ a).relu()
+    a @ a
+    torch.cuda.synchronize()
+    before = active()
+    checkpoint("held", blocks=list(before.items()), python=[a.data_ptr(), out.data_ptr()])
+    torch._C._cuda_clearCublasWorkspaces()
+    gone = before.keys() - active().keys()
+    checkpoint("cleared", workspaces=[[address, before[address][0]] for address in sorted(gone)])
 
 
 class Part(nn.Module):

@@ -1,0 +1,115 @@
+package heap
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+)
+
+// Bounds of what C++ holds for PyTorch.
+const (
+	workspaceCode  = 96      // bytes of a function that returns a table
+	workspaceWords = 12      // of a node of the table
+	maxWorkspaces  = 1 << 10 // handles and streams
+	reducerWords   = 1 << 16 // of all vectors of a reducer
+)
+
+// findWorkspaces finds the functions of PyTorch that return its tables of the workspaces of cuBLAS, by handle and
+// stream. What is not found is not named.
+func findWorkspaces(pid int) (functions []uint64) {
+	_ = inLibrary(pid, "libtorch_cuda.so", func(m *proc.Mapping, e *proc.ELF) error {
+		found, err := e.Functions(func(name []byte) bool {
+			return strings.HasPrefix(string(name), "_ZN2at4cuda") && strings.HasSuffix(string(name), "_handle_stream_to_workspaceEv")
+		})
+		for _, offset := range found {
+			if at := m.Start - m.Offset + offset; m.Holds(at) {
+				functions = append(functions, at)
+			}
+		}
+		return err
+	})
+	return functions
+}
+
+// workspaces returns where workspaces of cuBLAS lie, among blocks. A function loads its table's address from a variable
+// at a distance from its code, which any four bytes may be. A table is proven by its nodes: each has one block.
+func workspaces(m *cache, functions []uint64, blocks map[uint64]*holder.Storage) (out []uint64) {
+	for _, f := range functions {
+		code := slices.Clone(m.bytes(f, workspaceCode))
+		for i := 0; i+4 <= len(code) && m.tick(); i++ {
+			at := f + uint64(i+4) + uint64(int64(int32(binary.LittleEndian.Uint32(code[i:]))))
+			if at&7 != 0 {
+				continue
+			}
+			if found := workspaceTable(m, m.word(at), blocks); len(found) > 0 {
+				out = append(out, found...)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// workspaceTable reads a std::map from a handle and a stream to a block, nil if it is none.
+func workspaceTable(m *cache, table uint64, blocks map[uint64]*holder.Storage) (out []uint64) {
+	header := table + 8
+	if table == 0 || table&7 != 0 || !(&allocatorReader{mem: m}).isSet(header) || m.word(header+32) > maxWorkspaces {
+		return nil
+	}
+	todo := []uint64{m.word(header + 8)}
+	for left := m.word(header + 32); len(todo) > 0 && left > 0; {
+		at := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if at == 0 {
+			continue
+		}
+		left--
+		w := m.words(at, workspaceWords)
+		i := slices.IndexFunc(w, func(x uint64) bool { return blocks[x] != nil })
+		if i < 0 {
+			return nil
+		}
+		out, todo = append(out, w[i]), append(todo, w[2], w[3])
+	}
+	return out
+}
+
+// nameWorkspaces names workspaces of cuBLAS among what C++ alone holds.
+func nameWorkspaces(m *cache, functions []uint64, reading *holder.Reading) {
+	native := map[uint64]*holder.Storage{}
+	for i := range reading.Storages {
+		if s := &reading.Storages[i]; s.OnGPU() && s.Native() {
+			native[s.Address] = s
+		}
+	}
+	for _, at := range workspaces(m, functions, native) {
+		native[at].Holder = holder.Workspace
+	}
+}
+
+// reducer adds the tensors that the reducer of a DistributedDataParallel has, such as buckets. It is an object of C++:
+// the one of pybind11 has its address, and a shared pointer to it. What Python has an object of has a path without it.
+func (r *references) reducer(at uint64, c *class) {
+	o := r.py.instanceAttribute(at, c, "reducer")
+	if !strings.HasSuffix(r.py.typeOf(o).name, "._distributed_c10d.Reducer") {
+		return
+	}
+	w := r.mem.words(o+16, 3)
+	if len(w) < 3 || w[0] != w[1] || !r.cpp.shared(w[2]) {
+		return
+	}
+	words := r.cpp.chunk(w[0])
+	for i := 0; i+3 <= len(words); i++ {
+		if begin, end, room := words[i], words[i+1], words[i+2]; begin != 0 && begin&7 == 0 && begin < end && end <= room && len(words) < reducerWords {
+			words = append(words, r.mem.words(begin, int(min(end-begin, reducerWords))/8)...)
+		}
+	}
+	for _, w := range words {
+		if r.isImpl(w) && r.mem.word(w+uint64(r.torch.object)) == 0 {
+			r.to(r.addExtra(extraImpl, w), label(kindName, int(r.py.names.index("reducer"))))
+		}
+	}
+}
