@@ -1,7 +1,6 @@
 package export
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -14,19 +13,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
-
-// A change is one stack with one set of labels in two snapshots.
-type change struct {
-	key           string
-	sample        *snapshot.Sample // one of those with this key
-	before, after snapshot.Values
-}
-
-func (c *change) by() snapshot.Values {
-	d := c.after
-	d.Sub(&c.before)
-	return d
-}
 
 // A Side is one of the snapshots that are compared, with what readers call it.
 type Side struct {
@@ -55,10 +41,9 @@ func Diff(w io.Writer, a, b Side, o Options) error {
 		diffBy(page, a.Snapshot, b.Snapshot, o.By, "Memory on GPUs", o)
 		return page.Flush("write diff")
 	}
-	changes := compare(a.Snapshot, b.Snapshot)
 	diffBy(page, gpuOnly(a.Snapshot), gpuOnly(b.Snapshot), categoryBy, "What for", o)
 	diffBy(page, a.Snapshot, b.Snapshot, lineBy, "Lines of the program", o)
-	diffStacks(page, changes, o)
+	diffStacks(page, a.Snapshot, b.Snapshot, o)
 	return page.Flush("write diff")
 }
 
@@ -160,7 +145,7 @@ func diffTable(rows []*tallied, by By) *table.Table {
 	t := table.New(append([]table.Column{table.SignedBytes("CHANGE"), table.Bytes("BEFORE"), table.Bytes("AFTER"), table.SignedCount("OBJECTS")}, by.columns()...)...)
 	for _, x := range rows {
 		before, after := &x.sums[0], &x.sums[1]
-		t.Add(append([]any{x.change(), before.InuseBytes, after.InuseBytes, after.InuseObjects - before.InuseObjects}, table.Texts(x.values)...)...)
+		t.Add(append([]any{x.change(), before.InuseBytes, after.InuseBytes, x.objects()}, table.Texts(x.values)...)...)
 	}
 	return t
 }
@@ -198,44 +183,6 @@ func says(rows []*tallied) string {
 	return strings.Join(words, ", ")
 }
 
-// compare returns every stack of a and b, the largest change first.
-func compare(a, b *snapshot.Snapshot) []*change {
-	byKey := make(map[string]*change)
-	for i, s := range []*snapshot.Snapshot{a, b} {
-		for j := range s.Samples {
-			x := &s.Samples[j]
-			k := diffKey(x)
-			c := byKey[k]
-			if c == nil {
-				c = &change{key: k, sample: x}
-				byKey[k] = c
-			}
-			if i == 0 {
-				c.before.Add(&x.Values)
-			} else {
-				c.sample = x
-				c.after.Add(&x.Values)
-			}
-		}
-	}
-	return sorted(byKey)
-}
-
-// sorted returns changes, the largest first.
-func sorted(byKey map[string]*change) []*change {
-	changes := slices.Collect(maps.Values(byKey))
-	slices.SortFunc(changes, func(x, y *change) int {
-		dx, dy := x.by(), y.by()
-		return cmp.Or(
-			cmp.Compare(abs(dy.InuseBytes), abs(dx.InuseBytes)),
-			cmp.Compare(dy.InuseBytes, dx.InuseBytes),
-			cmp.Compare(abs(dy.InuseObjects), abs(dx.InuseObjects)),
-			strings.Compare(x.key, y.key),
-		)
-	})
-	return changes
-}
-
 // diffKey is equal for samples that Diff treats as one.
 func diffKey(s *snapshot.Sample) string {
 	var key []byte
@@ -252,46 +199,36 @@ func diffKey(s *snapshot.Sample) string {
 	return string(key)
 }
 
-// shownAlike adds up the changes whose rows look the same: a row has a few frames of the stack, and
-// not every label.
-func shownAlike(changes []*change) []*change {
-	rows := map[string]*change{}
-	for _, c := range changes {
-		look := []byte(render.Brief(c.sample.Frames(), briefFrames))
-		for _, l := range shownLabels(false) {
-			look = fmt.Appendf(look, " %q", l.Get(&c.sample.Labels))
-		}
-		key := string(look)
-		row := rows[key]
-		if row == nil {
-			row = &change{key: key, sample: c.sample}
-			rows[key] = row
-		}
-		row.before.Add(&c.before)
-		row.after.Add(&c.after)
+// changedStacks returns the stacks of a and b that differ, the largest change first, and the columns of
+// their rows. A stack whose tensors are for something else in b has their category there.
+func changedStacks(a, b *snapshot.Snapshot) (By, []*tallied) {
+	by, categories := stackBy(false), map[string]string{}
+	for i := range a.Samples {
+		x := &a.Samples[len(a.Samples)-1-i] // the first of those with a key stays
+		categories[diffKey(x)] = x.Category
 	}
-	return sorted(rows)
+	for i := range b.Samples {
+		categories[diffKey(&b.Samples[i])] = b.Samples[i].Category
+	}
+	by[by.index("category")].of = func(s *snapshot.Sample) string { return categories[diffKey(s)] }
+	return by, differences(slices.Concat(slices.Collect(maps.Values(tally(by, a, b)))...), (*tallied).change, (*tallied).objects)
 }
 
-func diffStacks(page *render.Page, changes []*change, o Options) {
-	changes = slices.DeleteFunc(shownAlike(changes), func(c *change) bool {
-		d := c.by()
-		return d.InuseBytes == 0 && d.InuseObjects == 0
-	})
-	if len(changes) == 0 {
+func diffStacks(page *render.Page, a, b *snapshot.Snapshot, o Options) {
+	by, rows := changedStacks(a, b)
+	if len(rows) == 0 {
 		page.Heading("No stack changed")
 		return
 	}
 	if o.Top == 0 {
 		o.Top = 4 // the lines above say most
 	}
-	shown := changes[:o.top(len(changes))]
-	page.Heading("By stack: %d of %d that changed", len(shown), len(changes))
-	labels := shownLabels(false)
-	t := stackTable(labels, table.SignedBytes("CHANGE"), table.SignedCount("OBJECTS"), table.Bytes("BEFORE"), table.Bytes("AFTER"))
-	for _, c := range shown {
-		d := c.by()
-		addStack(t, labels, c.sample, d.InuseBytes, d.InuseObjects, c.before.InuseBytes, c.after.InuseBytes)
+	shown := rows[:o.top(len(rows))]
+	page.Heading("By stack: %d of %d that changed", len(shown), len(rows))
+	t := table.New(append([]table.Column{table.SignedBytes("CHANGE"), table.SignedCount("OBJECTS"), table.Bytes("BEFORE"), table.Bytes("AFTER")}, by[1:].columns()...)...)
+	for _, x := range shown {
+		before, after := &x.sums[0], &x.sums[1]
+		t.AddAbove(x.values[:1], append([]any{x.change(), x.objects(), before.InuseBytes, after.InuseBytes}, table.Texts(x.values[1:])...)...)
 	}
 	t.Text(page)
 }

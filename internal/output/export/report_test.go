@@ -115,9 +115,9 @@ func TestDiffOfCategories(t *testing.T) {
 			Labels: snapshot.Labels{Kind: "tensor", Category: category, PID: 7}, Values: snapshot.Values{InuseBytes: bytes, InuseObjects: 1},
 		}}}
 	}
-	changes := compare(at("gradient", 5), at("temporary", 8))
-	if len(changes) != 1 || changes[0].by().InuseBytes != 3 || changes[0].sample.Category != "temporary" {
-		t.Errorf("%d changes, first %+v", len(changes), changes[0])
+	by, rows := changedStacks(at("gradient", 5), at("temporary", 8))
+	if len(rows) != 1 || rows[0].change() != 3 || rows[0].values[by.index("category")] != "temporary" {
+		t.Errorf("%d rows, first %+v", len(rows), rows[0])
 	}
 }
 

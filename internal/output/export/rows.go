@@ -93,7 +93,7 @@ func DiffRows(a, b Side, o Options) *table.Table {
 		for _, r := range differences(all[class], (*tallied).change) {
 			x, y := &r.sums[0], &r.sums[1]
 			t.Add(append(o.By.groupCells(section{class: class}, r.values),
-				x.InuseBytes, x.InuseObjects, y.InuseBytes, y.InuseObjects, r.change(), y.InuseObjects-x.InuseObjects)...)
+				x.InuseBytes, x.InuseObjects, y.InuseBytes, y.InuseObjects, r.change(), r.objects())...)
 		}
 	}
 	return t

@@ -47,26 +47,30 @@ func shownLabels(several bool) (out []*snapshot.Label) {
 	return out
 }
 
+// stackBy has the columns in which rows of a table of stacks differ: a few frames of the stack, first, and
+// the labels that pages have columns for.
+func stackBy(several bool) By {
+	out := By{{name: "stack", empty: true, of: func(s *snapshot.Sample) string { return render.Brief(s.Frames(), briefFrames) }}}
+	for _, l := range shownLabels(several) {
+		out = append(out, column{name: l.Name, title: strings.ToUpper(l.Title), empty: true, of: func(s *snapshot.Sample) string { return l.Get(&s.Labels) }})
+	}
+	return out
+}
+
 // alike returns the samples as rows of a table of stacks: those that differ only in labels and frames
 // which it does not show, such as the module that they are in, are one.
 func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
-	labels := shownLabels(s.Several())
-	at := map[string]int{}
-	var key []byte
+	by, at := stackBy(s.Several()), map[string]int{}
 	for i := range s.Samples {
 		x := &s.Samples[i]
-		key = key[:0]
-		for _, l := range labels {
-			key = append(append(key, l.Get(&x.Labels)...), 0)
-		}
-		key = append(key, render.Brief(x.Frames(), briefFrames)...)
-		if j, ok := at[string(key)]; ok {
+		key := strings.Join(by.values(x), "\x00")
+		if j, ok := at[key]; ok {
 			sum := *rows[j]
 			sum.Values.Add(&x.Values)
 			rows[j] = &sum
 			continue
 		}
-		at[string(key)] = len(rows)
+		at[key] = len(rows)
 		rows = append(rows, x)
 	}
 	return rows

@@ -19,6 +19,11 @@ type tallied struct {
 // change is how many bytes the last snapshot has more than the first.
 func (t *tallied) change() int64 { return t.sums[len(t.sums)-1].InuseBytes - t.sums[0].InuseBytes }
 
+// objects is how many objects the last snapshot has more than the first.
+func (t *tallied) objects() int64 {
+	return t.sums[len(t.sums)-1].InuseObjects - t.sums[0].InuseObjects
+}
+
 // spread returns the least and the most bytes of a snapshot, and their places.
 func (t *tallied) spread() (least, most int) {
 	for i := range t.sums {
@@ -74,11 +79,17 @@ func tally(by By, all ...*snapshot.Snapshot) map[string][]*tallied {
 	return out
 }
 
-// differences returns the rows that differ, the largest difference first.
-func differences(rows []*tallied, of func(*tallied) int64) []*tallied {
+// differences returns the rows that differ, the largest difference first, by the first of some measures of
+// it in which two rows are unlike.
+func differences(rows []*tallied, of ...func(*tallied) int64) []*tallied {
 	rows = slices.DeleteFunc(rows, func(t *tallied) bool { return !t.differs() })
 	slices.SortFunc(rows, func(a, b *tallied) int {
-		return cmp.Or(cmp.Compare(abs(of(b)), abs(of(a))), cmp.Compare(of(b), of(a)), slices.Compare(a.values, b.values))
+		for _, of := range of {
+			if c := cmp.Or(cmp.Compare(abs(of(b)), abs(of(a))), cmp.Compare(of(b), of(a))); c != 0 {
+				return c
+			}
+		}
+		return slices.Compare(a.values, b.values)
 	})
 	return rows
 }
