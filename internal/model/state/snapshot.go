@@ -65,8 +65,8 @@ func (v *View) liveRows() []snapshot.Allocation {
 		return nil
 	}
 	out := make([]snapshot.Allocation, 0, len(v.live))
-	for _, p := range byTime(v.live) {
-		r := &v.live[p.row]
+	for _, i := range byTime(v.live) {
+		r := &v.live[i]
 		out = append(out, snapshot.Allocation{Sample: int(r.site), Address: r.address, Handle: r.handle, Size: r.size, Time: v.trace.Boot.Add(time.Duration(r.time))})
 	}
 	return out

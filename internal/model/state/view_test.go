@@ -34,8 +34,8 @@ func TestByTime(t *testing.T) {
 			return 0
 		})
 		got := []row{}
-		for _, p := range byTime(rows) {
-			got = append(got, rows[p.row])
+		for _, i := range byTime(rows) {
+			got = append(got, rows[i])
 		}
 		if !slices.Equal(got, want) {
 			t.Fatalf("seed %d: order %v, want %v", seed, got, want)
