@@ -51,7 +51,7 @@ func (s Sort) Next() Sort { return (s + 1) % numSorts }
 func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Status {
 	part := *p
 	out := &part
-	out.GPUs, out.Processes, out.Uses, out.Owners, out.Stacks, out.Accounts = nil, nil, nil, nil, nil, nil
+	out.GPUs, out.Processes, out.Owners, out.Stacks, out.Accounts = nil, nil, nil, nil, nil
 	out.Total, out.OnGPUs = Total{Known: true, EventRate: p.EventRate}, Flow{}
 	for i := range p.GPUs {
 		if g := &p.GPUs[i]; scope.GPU == nil || *scope.GPU == g.Label {
@@ -64,12 +64,6 @@ func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Statu
 			out.Total.Held += a.Total
 			out.Total.Unexplained += unexplainedOf(a)
 			out.Total.Known = out.Total.Known && a.Known
-		}
-	}
-	for i := range p.Uses {
-		if u := &p.Uses[i]; scope.holds(u.PID, u.GPU) {
-			out.Uses = append(out.Uses, *u)
-			out.OnGPUs.add(&u.Flow)
 		}
 	}
 	var on map[int]*Process
@@ -91,11 +85,24 @@ func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Statu
 		out.Total.Grown += x.Grown
 		out.Processes = append(out.Processes, x)
 	}
-	p.owners(out, scope)
-	whose := p.whose(text)
+	whose, owners := p.whose(text), render.Index[string]{}
 	for _, x := range p.Stacks {
 		s := x.Sample
-		if !scope.holds(s.PID, s.GPU) || scope.Owner != nil && *scope.Owner != s.Owner || text != "" && !whose[s.PID] && !x.matches(text) {
+		if !scope.holds(s.PID, s.GPU) {
+			continue
+		}
+		flow, shown := x.flow(), scope.Owner == nil || *scope.Owner == s.Owner
+		if snapshot.OnGPU(s.Kind) {
+			out.OnGPUs.add(&flow)
+			if shown {
+				i, fresh := owners.Number(s.Owner)
+				if fresh {
+					out.Owners = append(out.Owners, Owner{Name: s.Owner})
+				}
+				out.Owners[i].add(&flow)
+			}
+		}
+		if !shown || text != "" && !whose[s.PID] && !x.matches(text) {
 			continue
 		}
 		if v := &s.Values; v.InuseBytes != 0 || v.PeakBytes != 0 || v.AllocBytes != 0 || v.FailedObjects != 0 {
@@ -143,22 +150,6 @@ func (x *Process) restrict(on *Process) {
 // isAllocation reports whether memory of a kind is the program's own on a GPU.
 func isAllocation(kind string) bool {
 	return snapshot.OnGPU(kind) && snapshot.Class(kind) != "driver"
-}
-
-// owners adds up the owners in scope by name.
-func (p *Status) owners(out *Status, scope *Scope) {
-	at := render.Index[string]{}
-	for i := range p.Owners {
-		o := p.Owners[i]
-		if !scope.holds(o.PID, o.GPU) || scope.Owner != nil && *scope.Owner != o.Name {
-			continue
-		}
-		if n, fresh := at.Number(o.Name); fresh {
-			out.Owners = append(out.Owners, o)
-		} else {
-			out.Owners[n].add(&o.Flow)
-		}
-	}
 }
 
 // whose returns the processes of which a user, a command line, a pod or the like has text.

@@ -19,9 +19,8 @@ type Status struct {
 	GPUs      []GPU
 	Processes []Process
 	Ranks     map[int]string // what those that are ranks are called, by PID
-	Uses      []Use
-	Owners    []Owner
-	Stacks    []*Stack // in no order
+	Owners    []Owner        // set by Select
+	Stacks    []*Stack       // in no order
 	Accounts  []snapshot.Account
 	Total     Total // set by Select
 	OnGPUs    Flow  // of the memory on GPUs, set by Select
@@ -99,18 +98,9 @@ type Process struct {
 	Difference *int64 `json:"difference_bytes"`
 }
 
-// A Use is the memory that a process has allocated on a GPU.
-type Use struct {
-	PID int
-	GPU string
-	Flow
-}
-
-// An Owner is a library whose code holds memory of a process on a GPU.
+// An Owner is a library whose code holds memory on GPUs.
 type Owner struct {
 	Name string `json:"owner"` // "" where it is not known
-	GPU  string `json:"-"`
-	PID  int    `json:"-"`
 	Flow
 }
 
@@ -122,6 +112,11 @@ type Stack struct {
 	Grown  int64   // bytes by which its memory in use changed in the window
 
 	*known
+}
+
+func (x *Stack) flow() Flow {
+	v := &x.Sample.Values
+	return Flow{Inuse: v.InuseBytes, Allocated: v.AllocBytes, Rate: x.Rate, Grown: x.Grown}
 }
 
 // Holder names the object that holds most of the stack's memory, and how many others there

@@ -124,12 +124,7 @@ func (t *Tracker) grew(h *history, inuse int64) int64 {
 }
 
 func (t *Tracker) stacks(p *Status, l *Snapshot) {
-	type use struct {
-		pid        int
-		gpu, owner string
-	}
 	s := l.Snapshot
-	uses, owners := render.Index[use]{}, render.Index[use]{}
 	all := make([]Stack, 0, len(s.Samples))
 	held := map[*known]map[string]int64{} // bytes by holder
 	for i := range s.Samples {
@@ -182,25 +177,7 @@ func (t *Tracker) stacks(p *Status, l *Snapshot) {
 		}
 		x.kind, x.allocated = x.Sample.Kind, v.AllocBytes
 		p.Stacks = append(p.Stacks, x)
-		if !snapshot.OnGPU(x.Sample.Kind) {
-			continue
-		}
-		flow := Flow{Inuse: v.InuseBytes, Allocated: v.AllocBytes, Rate: x.Rate, Grown: x.Grown}
-		y := x.Sample
-		i, fresh := uses.Number(use{y.PID, y.GPU, ""})
-		if fresh {
-			p.Uses = append(p.Uses, Use{PID: y.PID, GPU: y.GPU})
-		}
-		p.Uses[i].add(&flow)
-		if i, fresh = owners.Number(use{y.PID, y.GPU, y.Owner}); fresh {
-			p.Owners = append(p.Owners, Owner{Name: y.Owner, PID: y.PID, GPU: y.GPU})
-		}
-		p.Owners[i].add(&flow)
 	}
-	sorting.Stable(p.Uses, func(a, b Use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
-	sorting.Stable(p.Owners, func(a, b Owner) int {
-		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Name, b.Name))
-	})
 }
 
 // hash is of everything in which samples without a call site differ.

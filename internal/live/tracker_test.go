@@ -54,6 +54,7 @@ func TestTracker(t *testing.T) {
 	if g := p.GPUs[0]; len(p.GPUs) != 1 || g.Total != 80<<30 || g.Held != 48*mib || g.Others != 1 || g.Traced != 1 || g.Highest != 48*mib {
 		t.Errorf("the GPU: %+v", g)
 	}
+	p = p.Select(&Scope{}, "", ByInuse, false)
 	if o := p.Owners[0]; len(p.Owners) != 1 || o.Inuse != 43*mib || o.Grown != Window*mib {
 		t.Errorf("the owner: %+v", o)
 	}
@@ -75,8 +76,8 @@ func TestTrackerOneSiteTwice(t *testing.T) {
 	l := sizedLook(0, "a", 10*mib, 20*mib, 1*mib)
 	l.Sites[2] = l.Sites[0]
 	p := NewTracker().Add(l)
-	if len(p.Stacks) != 2 || p.Stacks[0].Sample.InuseBytes != 11*mib || p.Uses[0].Inuse != 31*mib {
-		t.Errorf("%d stacks, %d, all %d", len(p.Stacks), p.Stacks[0].Sample.InuseBytes, p.Uses[0].Inuse)
+	if len(p.Stacks) != 2 || p.Stacks[0].Sample.InuseBytes != 11*mib || p.Select(&Scope{}, "", ByInuse, false).OnGPUs.Inuse != 31*mib {
+		t.Errorf("%d stacks, %d, all %d", len(p.Stacks), p.Stacks[0].Sample.InuseBytes, p.Select(&Scope{}, "", ByInuse, false).OnGPUs.Inuse)
 	}
 	if l.Snapshot.Samples[0].InuseBytes != 10*mib {
 		t.Error("the snapshot was changed")
