@@ -37,11 +37,11 @@ const (
 	blockPages = 4
 	blockSize  = pageSize * blockPages
 	// Lists may lead to and fro, and while they are followed there is little else in memory:
-	// up to 80 MiB. References lead to objects beside: up to 48 MiB, and to names from then
-	// on: 8 MiB.
+	// up to 80 MiB. References lead to objects beside: up to 32 MiB, and to names from then
+	// on: 16 MiB.
 	listSlots = 5 << 10
-	edgeSlots = 3 << 10
-	nameSlots = 1 << 9
+	edgeSlots = 2 << 10
+	nameSlots = 1 << 10
 	populated = 128 // blocks, of 2 MiB
 	// maxAddress is the end of what a process may map on x86-64 and arm64.
 	maxAddress = 1 << 57
@@ -64,7 +64,7 @@ type cache struct {
 	blocks   []block          // in the order of their reading: the oldest one makes room
 	oldest   int              // of all blocks, if there is no more room
 	index    map[uint64]int32 // of blocks, by number
-	last     int              // the block asked for last
+	recent   [1 << 12]int32   // of blocks asked for, by the end of their number
 	scratch  []byte
 	deadline time.Time
 	left     int64 // bytes that may still be read
@@ -121,12 +121,13 @@ func (c *cache) forget() {
 
 // find returns the index of a block that was read.
 func (c *cache) find(number uint64) (int, bool) {
-	if c.last < len(c.blocks) && c.blocks[c.last].number == number {
-		return c.last, true
+	recent := &c.recent[number%uint64(len(c.recent))]
+	if i := int(*recent); i < len(c.blocks) && c.blocks[i].number == number {
+		return i, true
 	}
 	i, ok := c.index[number]
 	if ok {
-		c.last = int(i)
+		*recent = i
 	}
 	return int(i), ok
 }
