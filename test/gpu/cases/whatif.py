@@ -3,6 +3,7 @@ import concurrent.futures
 import glob
 import json
 import os
+import pickle
 import shutil
 import statistics
 import subprocess
@@ -418,3 +419,67 @@ def snapshot_streams(r):
 @case("torch")
 def snapshot_pools(r):
     snapshots(r, "pools")
+
+
+@case("torch", "transformers", gpus=2)
+def snapshot_fsdp2(r):
+    """The snapshot of each rank beside the recording of both."""
+    file = r.path(".pickle")
+    recording, v = recorded(r, "", "fsdp2", 16, 4, ranks=2, WHATIF_SNAPSHOT=file)
+    ours = {p["pid"]: p for p in predictions(recording)}
+    for rank, x in enumerate(v["ranks"]):
+        theirs, = predictions(file.replace(".pickle", f"{rank}.pickle"))
+        repeated(r, f"rank {rank}, the snapshot", theirs)
+        r.equal(f"rank {rank}: tensors", theirs["tensors"], ours[x["processes"][0]["pid"]]["tensors"])
+        r.equal(f"rank {rank}: the peak that PyTorch reports", theirs["rows"][0]["peak_reserved_bytes"], x["peak"])
+
+
+def said(file, what):
+    """What tensors hold at the end, in bytes, by what a snapshot says of their allocation, as read here."""
+    with open(file, "rb") as f:
+        snapshot = pickle.load(f)
+    sizes = {b["address"]: b["size"] for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"}
+    made = {e["addr"]: e for trace in snapshot["device_traces"] for e in trace if e["action"] == "alloc"}
+    remarks = sorted(snapshot.get("external_annotations", []), key=lambda x: x["time_us"])
+    sums = {}
+    for address, size in sizes.items():
+        if address not in made:
+            continue
+        if what == "compiled":
+            label = made[address].get("compile_context") or ""
+        else:
+            inside = [""]
+            for x in remarks:
+                if x["time_us"] > made[address]["time_us"]:
+                    break
+                if x["stage"] == "START":
+                    inside.append(x["name"].split("#")[0])
+                else:
+                    inside.pop()
+            label = inside[-1]
+        sums[label] = sums.get(label, 0) + size
+    return sums
+
+
+def labelled(r, name, what):
+    file = r.path(".pickle")
+    recorded(r, "", name, 16, 4, WHATIF_SNAPSHOT=file)
+    truth, found = said(file, what), {}
+    for x in json.loads(run("report", file, "--by", f"kind,{what}", "--at", "end", "--json")):
+        label = "" if (x[what] or "[").startswith("[") else x[what]
+        if x["kind"] == "tensor" and x["inuse_bytes"]:
+            found[label] = found.get(label, 0) + x["inuse_bytes"]
+    r.check(f"the file has names of {what}", len(truth) > 2, truth)
+    r.equal(f"bytes in tensors at the end by {what}", found, truth)
+
+
+@case("torch", "transformers")
+def snapshot_annotated(r):
+    """Annotations of record_function."""
+    labelled(r, "annotated", "annotation")
+
+
+@case("torch")
+def snapshot_compiled(r):
+    """The contexts of torch.compile."""
+    labelled(r, "compiled", "compiled")

@@ -2,7 +2,8 @@
 
 The environment has PyTorch's own settings, and these: WHATIF_LIMIT is how many bytes PyTorch may reserve
 (set_per_process_memory_fraction), and with WHATIF_CUDNN=off nothing uses cuDNN. WHATIF_SNAPSHOT is a file for
-PyTorch's own recorder, which begins before the program does, or with WHATIF_LATE when it was run once. The same
+PyTorch's own recorder, with the rank before ".pickle", which begins before the program does, or with WHATIF_LATE
+when it was run once. The same
 name, batch and steps always make the same requests, unless a library chooses others."""
 import os
 import random
@@ -214,6 +215,45 @@ def pools(batch, steps):
         step()
 
 
+KEPT = []  # until the program ends
+
+
+def annotated(batch, steps):
+    """Each part of a step has an annotation of its own, and one of them keeps what it makes."""
+    model = gpt2_model().cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters())
+    KEPT.extend([model, optimizer])
+    part = torch.profiler.record_function
+    for x in texts(batch, steps, 8192):
+        with part("forward"):
+            loss = labelled(model, x)
+        with part("backward"):
+            loss.backward()
+        with part("update"):
+            optimizer.step()
+            optimizer.zero_grad()
+            with part("history"):
+                KEPT.append(torch.empty(batch << 16, device="cuda"))
+
+
+def compiled(batch, steps):
+    """torch.compile makes two graphs of a model, each of which keeps what it makes."""
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(512, 2048), nn.Linear(2048, 512)
+
+        def forward(self, x):
+            y = self.first(x).relu()
+            torch._dynamo.graph_break()
+            return y, self.second(y).relu()
+
+    model = torch.compile(Broken().cuda())
+    with torch.no_grad():
+        for _ in range(steps):
+            KEPT.append(model(torch.randn(batch << 4, 512, device="cuda")))
+
+
 def ranked(wrap):
     """A rank of several, of which torchrun starts one for each GPU."""
     def program(batch, steps):
@@ -240,7 +280,7 @@ def fsdp2(model):
 PROGRAMS = {
     "gpt2": gpt2, "bert": bert, "llama": llama, "peft": peft, "vit": vit, "mixer": timm_model("mixer_s16_224", 224),
     "convnext": timm_model("convnext_tiny", 128), "resnet50": resnet50, "gan": gan, "lstm": lstm, "gpytorch": gpytorch,
-    "streams": streams, "pools": pools, "ddp": ranked(ddp), "fsdp2": ranked(fsdp2),
+    "streams": streams, "pools": pools, "annotated": annotated, "compiled": compiled, "ddp": ranked(ddp), "fsdp2": ranked(fsdp2),
 }
 
 
@@ -252,12 +292,13 @@ def main():
     if limit:
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     failed = False
-    snapshot = os.environ.get("WHATIF_SNAPSHOT")
+    snapshot = os.environ.get("WHATIF_SNAPSHOT", "").replace(".pickle", os.environ.get("RANK", "") + ".pickle")
     try:
         if os.environ.get("WHATIF_LATE"):
             PROGRAMS[name](batch, steps)
         if snapshot:
-            torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
+            more = {"annotated": {"global_record_annotations": True}, "compiled": {"compile_context": True}}.get(name, {})
+            torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python", **more)
         with torch.profiler.record_function("the program"):
             PROGRAMS[name](batch, steps)
         torch.cuda.synchronize()
