@@ -149,6 +149,7 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 			return s.Begin.Add(s.Took).Sub(span.Start), fmt.Sprintf("the end of training step %d", s.Number)
 		}
 		from, fromIs = ended(&steps[i].Last[0])
+		fromIs += ", when what is made once is there"
 		to, toIs = ended(&steps[i].Last[len(steps[i].Last)-1])
 	}
 	from, to = from.Truncate(time.Microsecond), to.Truncate(time.Microsecond)

@@ -161,7 +161,7 @@ func (f *Fit) reliable(page *render.Page, c *Forecast, n float64) {
 	if part := f.part(c.Workspaces); part > 0.0005 {
 		follow = fmt.Sprintf(" %.1f%% are workspaces of sums, whose sizes follow from what is summed.", 100*part)
 	}
-	page.Line("%.1f%% of the bytes are tensors that all recordings have.%s", 100*c.Paired, follow)
+	page.Line("%.1f%% of the bytes are in tensors that each of the recordings has.%s", 100*c.Paired, follow)
 	before := f.runs[len(f.runs)-2].At
 	switch {
 	case c.Wrong != nil && n > f.at:

@@ -122,9 +122,9 @@ func TestRanks(t *testing.T) {
 		ranks []Side
 		want  []string
 	}{
-		"equal": {[]Side{rank(1), rank(2)}, []string{"2 ranks hold 1.46 KiB each", "in 2 of 2 rows", "No row differs."}},
+		"equal": {[]Side{rank(1), rank(2)}, []string{"2 ranks hold 1.46 KiB each", "is the same in all: 2 of 2 rows", "No row differs."}},
 		"two": {[]Side{rank(1), rank(2, extra)}, []string{
-			"2 ranks hold 1.46 KiB to 1.71 KiB on GPUs: rank1 the least, rank2 the most.", "The same in all: 1.46 KiB, 85.7% of the rank with the most, in 2 of 3 rows.",
+			"2 ranks hold 1.46 KiB to 1.71 KiB on GPUs: rank1 the least, rank2 the most.", "1.46 KiB of each is the same in all: 2 of 3 rows, by line.",
 			"DIFFER BY     RANK1     RANK2  LINE", "250 B       0 B     250 B  /train.py:30 gather",
 		}},
 		"six": {[]Side{rank(1), rank(2), rank(3, extra), rank(4), rank(5), rank(6)}, []string{

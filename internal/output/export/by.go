@@ -217,16 +217,11 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 	if show == &turnover || by.Parts() {
 		return
 	}
-	asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
 	rows := gather(samples, func(s *snapshot.Sample) string {
 		if !snapshot.OnGPU(s.Kind) {
 			return ""
 		}
-		values := asked.values(s)
-		for i := range values {
-			values[i] = render.Cut(values[i], 60)
-		}
-		return strings.Join(values, " ")
+		return render.Cut(by[0].valueOf(s), 60)
 	})
 	bytes := map[string]int64{}
 	for name, g := range rows {
@@ -238,7 +233,7 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 		return fmt.Sprintf("%s (%s)", name, bytefmt.Format(bytes[name]))
 	}
 	if parts := listed(bytes, most, says); len(parts) > 1 {
-		page.Line("By %s: %s.", strings.Join(asked.names(), " and "), strings.Join(parts, ", "))
+		page.Line("By %s: %s.", by[0].name, strings.Join(parts, ", "))
 	}
 }
 
@@ -249,6 +244,16 @@ func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 	rows := rowsOf(groups, show)
 	if n < math.MaxInt && by.index("line") >= 0 { // lines that only called others
 		rows = slices.DeleteFunc(rows, func(key string) bool { return show.of(&groups[key].amount) == 0 })
+	}
+	if several := slices.IndexFunc(by[1:], func(c column) bool { return !c.beside }) >= 0; several { // rows with one value in the first column follow each other
+		first := map[string]int64{}
+		for _, g := range groups {
+			first[g.values[0]] += show.of(&g.amount)
+		}
+		slices.SortStableFunc(rows, func(a, b string) int {
+			x, y := groups[a].values[0], groups[b].values[0]
+			return cmp.Or(cmp.Compare(first[y], first[x]), strings.Compare(x, y))
+		})
 	}
 	nests := by.nests() && slices.ContainsFunc(rows, func(key string) bool {
 		return show.of(&groups[key].amount) != show.of(&groups[key].total)

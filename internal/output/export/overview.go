@@ -371,15 +371,23 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	t.Text(page)
 }
 
-// mostly names the cause of most of a row's memory.
+// mostly names the cause of half of a row's memory or more, "" if there is none.
 func (x *overview) mostly(g *group) string {
-	causes := map[string]int64{}
+	causes, sum := map[string]int64{}, int64(0)
 	for _, s := range g.samples {
-		causes[snapshot.Cause(s)] += x.shown(&s.Values)
+		cause, bytes := snapshot.Cause(s), x.shown(&s.Values)
+		switch {
+		case cause == snapshot.Tensor:
+			cause = "tensors"
+		case cause == "allocations" && s.Owner != "pytorch" && libraryNames[s.Owner] != "":
+			cause = libraryNames[s.Owner]
+		}
+		causes[cause] += bytes
+		sum += bytes
 	}
 	most := slices.MaxFunc(slices.Sorted(maps.Keys(causes)), func(a, b string) int { return cmp.Compare(causes[a], causes[b]) })
-	if most == snapshot.Tensor {
-		return "tensors"
+	if causes[most] < sum/2 {
+		return ""
 	}
 	return most
 }

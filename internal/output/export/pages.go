@@ -69,7 +69,7 @@ func moment(s *snapshot.Snapshot) string {
 	case m.Moment != "":
 		return strings.ToUpper(m.Moment[:1]) + m.Moment[1:] + ": " + now + " on GPUs."
 	case m.Peaks:
-		return fmt.Sprintf("At the peak of each process: %s on GPUs. When they had ended, %v after the trace began: %s.", peak, after, now)
+		return fmt.Sprintf("At the peak of each process: %s on GPUs. Just before they ended, %v after the trace began: %s.", peak, after, now)
 	}
 	return fmt.Sprintf("In use %v after the trace began: %s on GPUs. At the peak of each process: %s.", after, now, peak)
 }
@@ -222,10 +222,14 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	return page.Flush("write report")
 }
 
+// withoutMemo leaves out how often the memo of stacks served, which changes nothing for a reader.
+func withoutMemo(notes []string) []string {
+	return slices.DeleteFunc(slices.Clone(notes), func(n string) bool { return strings.Contains(n, " from the memo, ") })
+}
+
 // about writes the notes of a trace.
 func about(page *render.Page, notes []string) {
-	// How often the memo of stacks served is for those who run the trace.
-	notes = slices.DeleteFunc(slices.Clone(notes), func(n string) bool { return strings.Contains(n, " from the memo, ") })
+	notes = withoutMemo(notes)
 	if len(notes) > 0 {
 		page.Heading("About this trace")
 	}
@@ -250,7 +254,11 @@ func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	accounts(page, s.Accounts, when)
 	allocators(page, s.Allocators, when)
 	failures(page, s, Options{Top: 3})
-	page.Losses(s.Loss, s.Notes)
+	lost, notes := loss.Telling(s.Loss), withoutMemo(s.Notes)
+	if verbose {
+		lost, notes = s.Loss, s.Notes
+	}
+	page.Losses(lost, notes)
 	if verbose {
 		page.Heading("Counters that are zero")
 		for _, c := range loss.Shown(s.Loss) {

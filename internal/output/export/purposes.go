@@ -60,6 +60,12 @@ func (x *overview) reserved(page *render.Page, samples []*snapshot.Sample) {
 		if name := ownerName(s); name != libraryNames["pytorch"] {
 			return name
 		}
+		switch cause := snapshot.Cause(s); cause {
+		case event.KindContext.String(): // which is said of it anyway
+			return "PyTorch's"
+		case "local memory", "code", "stream":
+			return "PyTorch's " + cause
+		}
 		return "PyTorch outside of its allocator"
 	})
 	page.Line("  PyTorch itself reports %s of this as reserved%s. nvidia-smi shows the other %s too: %s.", bytefmt.Format(pytorch), across(samples), bytefmt.Format(other), strings.Join(parts, "; "))

@@ -55,6 +55,9 @@ func TestPurposesAddUp(t *testing.T) {
 			var added float64
 			for part := range strings.SplitSeq(parts, "; ") {
 				part, _, _ = strings.Cut(part, ", ")
+				if !regexp.MustCompile(size + "$").MatchString(part) {
+					t.Fatalf("%s: no size in %q of %q", recording, part, parts)
+				}
 				added += inBytes(regexp.MustCompile(size + "$").FindString(part))
 			}
 			if d := added - all; d > all/20 || d < -all/20 { // each is rounded

@@ -117,8 +117,7 @@ func Ranks(w io.Writer, ranks []Side, when string, o Options, next ...Command) e
 		page.Line("%s", text)
 	}
 	same := sumTallied(alike, 1)[0].InuseBytes
-	page.Line("The same in all: %s, %s of the rank with the most, in %d of %d rows.", bytefmt.Format(same),
-		bytefmt.Percent(same, total.sums[most].InuseBytes), len(alike), len(alike)+len(different))
+	page.Line("%s of each is the same in all: %d of %d rows, by %s.", bytefmt.Format(same), len(alike), len(alike)+len(different), strings.Join(by.names(), " and "))
 	if len(different) == 0 {
 		page.Line("No row differs.")
 		return page.Flush("write the comparison of ranks")

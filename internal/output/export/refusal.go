@@ -56,7 +56,7 @@ func refusal(o *snapshot.OutOfMemory) string {
 	default:
 		text = fmt.Sprintf("%s: %s of the GPU's %s was free.", text, bytefmt.Format(free), bytefmt.Format(fullGPU(o).Total))
 	}
-	if now := fullGPU(o).Free; now-free > now/100 {
+	if now := fullGPU(o).Free; now-free > now/100 && o.Again == 0 {
 		text += fmt.Sprintf(" When NVIDIA's kernel driver was asked, just after, %s was free: the process had given memory back.", bytefmt.Format(now))
 	}
 	return text

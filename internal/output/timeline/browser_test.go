@@ -103,7 +103,7 @@ func TestPlateau(t *testing.T) {
 		before = got
 	}
 	click(0.6)
-	b.Wants("the moment", b.Text("moment")+b.Text("command"), "Live at "+before[1]+" s", "--at "+before[1][:5])
+	b.Wants("the moment", b.Text("moment")+b.Text("command"), "Held at "+before[1]+" s", "--at "+before[1][:5])
 	click(0.5, shift)
 	b.Wants("compared", b.Text("moment"), "The same at "+before[1]+" s (A) and at ", " (B): ", "Nothing changed in between.")
 	b.Wants("the table", b.Text("more"), "Nothing differs.")
@@ -160,7 +160,7 @@ func TestMouse(t *testing.T) {
 
 	click(0.6)
 	first := b.Text("moment")
-	b.Wants("a moment", first, "Live at")
+	b.Wants("a moment", first, "Held at")
 	b.Wants("its table", b.Ask("document.getElementById('table').tHead.textContent"), "BYTES", "OWNER", "CATEGORY")
 	click(0.9, shift)
 	b.Wants("two moments", b.Text("moment"), "(A) to", "(B)")
@@ -173,7 +173,7 @@ func TestMouse(t *testing.T) {
 		t.Error("no flame graph of the difference")
 	}
 	b.Click("compare")
-	b.Wants("one moment again", b.Text("moment"), "Live at")
+	b.Wants("one moment again", b.Text("moment"), "Held at")
 
 	for by, has := range map[string]string{"owner": "cublas", "category": "optimizer_state", "module": "GPT2", "process": "python3 (429)", "stack": "torch_profiled.py"} {
 		set(b, "group", by)
@@ -217,11 +217,11 @@ func TestKeyboard(t *testing.T) {
 	b.Keys(kb.End, "c")
 	b.Wants("compared", b.Text("moment"), "(A) to")
 	b.Keys(kb.Escape)
-	b.Wants("not compared", b.Text("moment"), "Live at")
+	b.Wants("not compared", b.Text("moment"), "Held at")
 	b.Keys(kb.Home, "n")
 	b.Wants("a mark", b.Text("here"), "grew to")
 	b.Keys("n", kb.Enter)
-	b.Wants("chosen again", b.Text("moment"), "Live at")
+	b.Wants("chosen again", b.Text("moment"), "Held at")
 	if strings.Contains(b.Text("moment"), "the peak") {
 		t.Error("Enter chooses nothing")
 	}

@@ -43,7 +43,7 @@ func TestEvents(t *testing.T) {
 	}
 	b.Keys(kb.Escape)
 	b.Ask("document.querySelector('#eventlist tbody button').click()")
-	b.Wants("its moment", b.Text("moment"), "Live at "+b.Ask("document.querySelector('#eventlist tbody button').textContent"))
+	b.Wants("its moment", b.Text("moment"), "Held at "+b.Ask("document.querySelector('#eventlist tbody button').textContent"))
 	b.Wants("the address", b.Ask("location.hash"), "events=1")
 	b.Quiet()
 
@@ -54,7 +54,7 @@ func TestEvents(t *testing.T) {
 	b.Until("document.querySelectorAll('#eventlist tbody tr').length === 1000")
 	b.Wants("more", b.Text("eventstext"), "Listed are 1,000 rows", "more are not")
 	peak := b.Ask("document.querySelector('#eventlist tr.on button').textContent")
-	b.Wants("the chosen moment is among them", b.Text("moment"), "Live at "+peak)
+	b.Wants("the chosen moment is among them", b.Text("moment"), "Held at "+peak)
 	if segments := b.Ask(`[...document.querySelectorAll("#eventlist tbody tr")].filter((tr) => tr.textContent.includes("cached")).length`); len(segments) > 2 {
 		t.Errorf("%s events of cached memory", segments)
 	}

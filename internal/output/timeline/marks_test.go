@@ -187,7 +187,7 @@ func TestFailuresComeFirst(t *testing.T) {
 		t.Errorf("it says %q", seen())
 	}
 	b.Ask("document.querySelector('#refused button').click()")
-	b.Wants("its moment", b.Text("moment")+b.Text("command"), "Live at 6.634405 s: 3.51 GiB", "--at 6.634404682s")
+	b.Wants("its moment", b.Text("moment")+b.Text("command"), "Held at 6.634405 s: 3.51 GiB", "--at 6.634404682s")
 	b.Wants("the legend", b.Text("legend"), "the GPU has 140 GiB", "a request that was refused")
 	b.TabTo("chart")
 	b.Keys("N")

@@ -22,7 +22,7 @@ func TestFingers(t *testing.T) {
 	b.Tap(chart(0.6, 0.8))
 	b.Until("!document.getElementById('tip').hidden")
 	b.Wants("the tap's", b.Text("tip"), "tensors", "cached, unused", "is one stack's:", ".py")
-	b.Wants("its moment", b.Text("moment"), "Live at")
+	b.Wants("its moment", b.Text("moment"), "Held at")
 	if strings.Contains(b.Text("moment"), "the peak") {
 		t.Error("a tap chooses nothing")
 	}
@@ -43,7 +43,7 @@ func TestFingers(t *testing.T) {
 	moment := func(x float64) (seconds float64) {
 		b.Tap(chart(x, 0.5))
 		b.Until("!document.getElementById('tip').hidden")
-		if _, err := fmt.Sscanf(b.Text("moment"), "Live at %f s", &seconds); err != nil {
+		if _, err := fmt.Sscanf(b.Text("moment"), "Held at %f s", &seconds); err != nil {
 			t.Fatal(b.Text("moment"), err)
 		}
 		return seconds

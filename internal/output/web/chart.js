@@ -228,7 +228,7 @@ class Chart {
     // Of steps each, or each 2nd, 10th, 20th, ..., so that they stay apart.
     let steps = of("step").filter((m) => m.t >= this.from && m.t <= this.to);
     for (let every = 1, by = 2; steps.length > width / ratio / 12; by = 7 - by) { every *= by; steps = steps.filter((m) => m.step % every === 0); }
-    for (const m of steps) put(m.t, m.short, markKinds.step);
+    for (const [i, m] of steps.entries()) put(m.t, i ? m.short : "step " + m.short, markKinds.step);
     ctx.restore();
   }
 }
@@ -263,7 +263,7 @@ const markKinds = {
 
 // marksOf returns the marks of a place, in order: those of the recording, its peak, and
 // where the total grew to more than it ever was and began with: by a tenth of the peak at
-// least, and a while after it did so last.
+// least, a while after it did so last and a while before the peak.
 function marksOf(model, place, grouped, peak) {
   const p = model.meta.places[place], out = [], { of } = grouped;
   for (const m of model.meta.marks || []) {
@@ -278,7 +278,7 @@ function marksOf(model, place, grouped, peak) {
     if (!i) high = grown = total;
     if (total <= high) continue;
     high = total;
-    if (high - grown >= peak.peak / 10 && time[i] >= since + pause) {
+    if (high - grown >= peak.peak / 10 && time[i] >= since + pause && time[i] <= time[peak.at] - pause) {
       out.push({ t: time[i], kind: "growth", text: "it grew to " + bytes(high), short: bytes(high) });
       grown = high; since = time[i];
     }

@@ -128,7 +128,7 @@ async function main() {
     const same = before && !grouped.of.some((g, row) => g >= 0 && held[row] !== before[row]);
     $("moment").textContent = same ? `The same at ${from} (A) and at ${to} (B): ${bytes(of(held))}. ${a === b ? "Nothing changed in between." : "What changed in between changed back."}`
       : before ? `From ${from} (A) to ${to} (B): ${signed(of(held) - of(before))}`
-      : meta.profile ? `In use: ${bytes(of(held))}` : `${live ? "Held" : "Live"} at ${from}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
+      : meta.profile ? `In use: ${bytes(of(held))}` : `Held at ${from}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
     flame.show(valuesOf(model, grouped.of, held, before, sign), before && (sign > 0 ? "hsl(6 75% 70%)" : "hsl(210 70% 72%)"));
     table.show(grouped.of, held, before, native());
     if (!live) map.show(place, grouped, times[b >= 0 ? 1 : 0], held);
