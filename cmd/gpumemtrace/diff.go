@@ -269,6 +269,9 @@ func (d *diffCommand) diffRanks(paths []string, at moment, opts export.Options, 
 	if opts.By != nil {
 		return export.Ranks(os.Stdout, ranks, when, opts)
 	}
-	again := "diff --ranks " + strings.Join(paths, " ") + at.flag("at") + " --by category"
-	return export.Ranks(os.Stdout, ranks, when, opts, export.Command{Args: again, Answers: "What the memory in which they differ is for"})
+	next := []export.Command{{Args: "diff --ranks " + strings.Join(paths, " ") + at.flag("at") + " --by category", Answers: "What the memory in which they differ is for"}}
+	if len(paths) == 1 {
+		next = append(next, export.Command{Args: "report " + paths[0] + at.flag("at"), Answers: "What is wrong, and what to change"})
+	}
+	return export.Ranks(os.Stdout, ranks, when, opts, next...)
 }

@@ -381,7 +381,7 @@ func (p *Prediction) Most() string {
 	if floor < own.Peak {
 		saves = "more than " + size(own.Peak-floor)
 	}
-	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s was cached, not in tensors. No setting can save %s: tensors needed %s at some moment%s.", size(own.Peak), size(own.Cached), saves, size(floor), with)
+	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s was cached, not in tensors (report --segments says where). No setting can save %s: tensors needed %s at some moment%s.", size(own.Peak), size(own.Cached), saves, size(floor), with)
 }
 
 // spread writes between which sizes a peak may be, if they differ by more than 2 %.

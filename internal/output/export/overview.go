@@ -340,7 +340,11 @@ func (x *overview) elsewhere(page *render.Page) {
 func (x *overview) allocators(page *render.Page) {
 	if x.verdict == nil || len(x.verdict.Of("fragmentation")) == 0 {
 		for i := range x.s.Allocators {
-			page.Line("  %s (--segments)", fragmented(&x.s.Allocators[i]))
+			text := fragmented(&x.s.Allocators[i])
+			if n := x.s.Allocators[i].Total().Releasable; n > 0 {
+				text += "; " + bytefmt.Format(n) + " is cached in empty segments"
+			}
+			page.Line("  %s (--segments)", text)
 		}
 	}
 }
