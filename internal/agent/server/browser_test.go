@@ -156,7 +156,7 @@ func TestHostileNames(t *testing.T) {
 	b.Picture("hostile")
 	b.Quiet()
 	report := browsertest.Open(t, s.url+"/oom/2", 900, 900)
-	if got := report.Ask("typeof hacked + document.querySelectorAll('img, .hacked, script').length"); got != "undefined0" {
+	if got := report.Ask("typeof hacked + document.querySelectorAll('img, .hacked, script').length + document.styleSheets.length"); got != "undefined01" {
 		t.Error(got)
 	}
 	report.Wants("the report", report.Ask("document.body.textContent"), names[1])

@@ -71,11 +71,6 @@ func TestPassword(t *testing.T) {
 			t.Errorf("%s tells %q", path, body)
 		}
 	}
-	for _, a := range []*asset{style(), icon()} {
-		if answer, body := s.ask(http.MethodGet, a.path); answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != a.kind || len(body) < 100 {
-			t.Errorf("%s: %s, %v", a.path, answer.Status, answer.Header)
-		}
-	}
 	s.get(http.StatusNotFound, "/nothing")
 	if answer, _ := s.ask(http.MethodPost, "/api/v1/top"); answer.StatusCode != http.StatusMethodNotAllowed {
 		t.Error(answer.Status)

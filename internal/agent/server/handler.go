@@ -22,10 +22,6 @@ func (s *Server) handler() http.Handler {
 	m.HandleFunc("GET /healthz", s.health)
 	m.HandleFunc("GET /readyz", s.ready)
 
-	for _, a := range []*asset{style(), icon()} {
-		m.Handle("GET "+a.path, a)
-	}
-
 	get := func(path string, f func(http.ResponseWriter, *http.Request) error) {
 		m.Handle("GET "+path, s.guarded(s.answering(f)))
 	}
@@ -69,8 +65,8 @@ func (s *Server) limited(next http.Handler) http.Handler {
 	})
 }
 
-// policy lets a page load only files of this server.
-const policy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+// policy lets a page load nothing.
+const policy = "default-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 
 // guarded passes on requests that may read, at most maxRequests at a time.
 func (s *Server) guarded(next http.Handler) http.Handler {

@@ -24,7 +24,7 @@ func TestParams(t *testing.T) {
 		}
 		s.get(http.StatusBadRequest, "/debug/pprof/gpumem?"+query)
 	}
-	for _, path := range []string{"/debug/pprof/../../etc/passwd", "/debug/pprof/..%2f..%2fetc%2fpasswd", "//etc/passwd", "/api/v1/oom/..%2f1", "/.", "/assets/..%2fpage.go"} {
+	for _, path := range []string{"/debug/pprof/../../etc/passwd", "/debug/pprof/..%2f..%2fetc%2fpasswd", "//etc/passwd", "/api/v1/oom/..%2f1", "/."} {
 		if answer, body := s.ask(http.MethodGet, path); answer.StatusCode == http.StatusOK && !strings.Contains(body, "<title>") || strings.Contains(body, "root:") {
 			t.Errorf("%s: %s: %.100s", path, answer.Status, body)
 		}

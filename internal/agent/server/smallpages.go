@@ -12,9 +12,10 @@ import (
 // sendPage answers with a small page, whose body is markup.
 func sendPage(w http.ResponseWriter, title, body string) {
 	w.Header().Set("Content-Type", htmlType)
+	w.Header().Set("Content-Security-Policy", policy+"; img-src data:; style-src "+web.Source(web.Style()))
 	// Nobody would read an error.
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">`+
-		`<meta name="color-scheme" content="light dark"><link rel="stylesheet" href="`+style().path+`"><link rel="icon" href="`+icon().path+`"><title>`+web.Escape(title)+`</title></head><body>`+body+`</body></html>`)
+		`<meta name="color-scheme" content="light dark"><style>`+web.Style()+`</style>`+web.Icon()+`<title>`+web.Escape(title)+`</title></head><body>`+body+`</body></html>`)
 }
 
 // sendReport answers with the page of an out-of-memory report.

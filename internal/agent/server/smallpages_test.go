@@ -43,7 +43,7 @@ func TestReportText(t *testing.T) {
 	for _, line := range plain {
 		key, value, is := strings.Cut(strings.TrimPrefix(line, "\t"), "=")
 		switch {
-		case !is || !strings.HasPrefix(line, "\t"):
+		case !is || !strings.HasPrefix(line, "\t"), strings.HasPrefix(value, "data:image/svg+xml;base64,"):
 		case key == "href", key == "src", key == "action":
 			if !strings.HasPrefix(value, "/") || strings.HasPrefix(value, "//") || strings.Contains(value, harmless) {
 				t.Errorf("it leads to %q", value)

@@ -2,7 +2,6 @@ package timeline
 
 import (
 	"bufio"
-	"crypto/sha256"
 	"embed"
 	"encoding/base64"
 	"fmt"
@@ -27,12 +26,6 @@ func asset(name string) string {
 // script returns every script of the page.
 func script() string {
 	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/events.js"), asset("page/map.js"), asset("page/live.js"), asset("page/main.js"))
-}
-
-// source returns how a Content-Security-Policy names an inline script or style.
-func source(content string) string {
-	sum := sha256.Sum256([]byte(content))
-	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
 // blocks returns the data of the page, of so many bytes at most. Where all changes are too
@@ -61,17 +54,17 @@ func (d *document) blocks(most int) []block {
 const pieceSize = 48 << 10
 
 // Live returns a page that fetches its data from the agent that serves it, and the
-// Content-Security-Policy to serve it with. title is what is traced, and icon a path.
-func Live(title, icon string) (page, policy string) {
-	policy = policyWith("connect-src 'self'; img-src 'self'")
-	head, rest := parts(title, ` class="live"`, `<link rel="icon" href="`+web.Escape(icon)+`">`, policy)
+// Content-Security-Policy to serve it with. title is what is traced.
+func Live(title string) (page, policy string) {
+	policy = policyWith("connect-src 'self'; img-src data:")
+	head, rest := parts(title, ` class="live"`, web.Icon(), policy)
 	return head + rest, policy + "; frame-ancestors 'none'" // which a page cannot say itself
 }
 
 // policyWith returns a Content-Security-Policy that lets a page run its own script and style, and do
 // what more says.
 func policyWith(more string) string {
-	return "default-src 'none'; script-src " + source("\n"+script()) + "; style-src " + source("\n"+web.Style()) + "; " + more + "; base-uri 'none'; form-action 'none'"
+	return "default-src 'none'; script-src " + web.Source("\n"+script()) + "; style-src " + web.Source("\n"+web.Style()) + "; " + more + "; base-uri 'none'; form-action 'none'"
 }
 
 // parts returns what comes before the data of a page, and what comes after it.

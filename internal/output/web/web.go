@@ -5,14 +5,16 @@ package web
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
 )
 
-//go:embed *.js style.css uplot/uPlot.iife.min.js.gz uplot/uPlot.min.css uplot/LICENSE
+//go:embed *.js style.css icon.svg uplot/uPlot.iife.min.js.gz uplot/uPlot.min.css uplot/LICENSE
 var assets embed.FS
 
 // chartLibrary returns uPlot. It is compressed in the program, which must stay small.
@@ -56,3 +58,14 @@ func Script(own ...string) string {
 
 // Style returns how pages look.
 func Style() string { return asset("uplot/uPlot.min.css") + asset("style.css") }
+
+// Icon returns the icon of a page that may load images of data: addresses.
+func Icon() string {
+	return `<link rel="icon" href="data:image/svg+xml;base64,` + base64.StdEncoding.EncodeToString([]byte(asset("icon.svg"))) + `">`
+}
+
+// Source returns how a Content-Security-Policy names an inline script or style.
+func Source(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
