@@ -41,7 +41,7 @@ type collector struct {
 func newCollector(o Options, set *loss.Set) *collector {
 	return &collector{
 		source: o.Source, node: o.Node, loss: set,
-		want: state.Want{Driver: true, Unreported: true, Holders: true, Native: o.Native, Shapes: state.NewShapes()},
+		want: state.Want{Driver: true, Unreported: true, Holders: true, Shapes: state.NewShapes()},
 	}
 }
 

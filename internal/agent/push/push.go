@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -53,7 +52,6 @@ type Options struct {
 	// Insecure lets credentials go over a connection that is not encrypted.
 	Insecure bool
 	Node     string // of SeriesLabels
-	Native   stacks.Native
 	Version  string // of gpumemtrace
 	// Warn takes sentences for the log: a target that fails, and one that answers again.
 	Warn func(string)
@@ -77,9 +75,6 @@ func New(o Options) (_ *Pusher, err error) {
 	}()
 	o.Interval = max(cmp.Or(o.Interval, DefaultInterval), time.Second)
 	o.QueueMax = cmp.Or(o.QueueMax, DefaultQueueMax)
-	if o.Warn == nil {
-		o.Warn = func(string) {}
-	}
 	if len(o.Targets) == 0 {
 		return nil, errors.New("no target")
 	}

@@ -415,7 +415,7 @@ func TestTargetsApart(t *testing.T) {
 	a := w.start(7, "train")
 	w.alloc(a, 1000)
 	w.pass(time.Minute)
-	o := Options{Source: w, Interval: time.Second, Targets: []string{slow.URL, good.URL}}
+	o := Options{Source: w, Interval: time.Second, Targets: []string{slow.URL, good.URL}, Warn: func(string) {}}
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)

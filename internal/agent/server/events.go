@@ -52,15 +52,13 @@ func (s *Server) events(p *live.Status, processes []live.Process, c *chosen) *ev
 	for i := range processes {
 		on[processes[i].PID] = processes[i].GPUs
 	}
-	if s.opts.Alerts != nil {
-		for _, a := range s.opts.Alerts() {
-			switch {
-			case a.Resolved && a.Time.Before(out.Begin) || !c.about(a.Subject.PID, a.Subject.GPU, on):
-			case len(out.Alerts) >= maxAlerts:
-				out.MoreAlerts++
-			default:
-				out.Alerts = append(out.Alerts, a)
-			}
+	for _, a := range s.opts.Alerts() {
+		switch {
+		case a.Resolved && a.Time.Before(out.Begin) || !c.about(a.Subject.PID, a.Subject.GPU, on):
+		case len(out.Alerts) >= maxAlerts:
+			out.MoreAlerts++
+		default:
+			out.Alerts = append(out.Alerts, a)
 		}
 	}
 	for _, in := range s.incidents.list() {
@@ -68,11 +66,9 @@ func (s *Server) events(p *live.Status, processes []live.Process, c *chosen) *ev
 			out.Failures = append(out.Failures, in)
 		}
 	}
-	if s.opts.Leaks != nil {
-		for _, l := range s.opts.Leaks() {
-			if !l.Last.Before(out.Begin) && c.about(l.PID, l.GPU, on) {
-				out.Leaks = append(out.Leaks, l)
-			}
+	for _, l := range s.opts.Leaks() {
+		if !l.Last.Before(out.Begin) && c.about(l.PID, l.GPU, on) {
+			out.Leaks = append(out.Leaks, l)
 		}
 	}
 	return out

@@ -195,7 +195,7 @@ func TestSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := New(Options{Source: begun(), Socket: shared, WebConfig: writeWeb(t), Address: "localhost:0"})
+		s, err := of(Options{Source: begun(), Socket: shared, WebConfig: writeWeb(t), Address: "localhost:0"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestRefusesToListen(t *testing.T) {
 		"no file":             {Address: "localhost:0", WebConfig: cert + "x"}, "no address": {Address: "nowhere", Insecure: true},
 	} {
 		o.Source = begun()
-		if s, err := New(o); err == nil {
+		if s, err := of(o); err == nil {
 			t.Errorf("%s: it listens on %v", name, s.Addresses())
 			s.tcp.Close()
 		}
@@ -263,7 +263,7 @@ func TestRefusesToListen(t *testing.T) {
 		"both": {Address: ":0", WebConfig: writeWeb(t, secure)}, "certificates": {Address: ":0", WebConfig: web(verified)}, "insecure": {Address: ":0", Insecure: true}, "loopback": {Address: "127.0.0.1:0", WebConfig: writeWeb(t)},
 	} {
 		o.Source = begun()
-		s, err := New(o)
+		s, err := of(o)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -35,9 +35,7 @@ func (s *Server) handler() http.Handler {
 	get("/api/v1/events", s.eventsAPI)
 	get("/api/v1/oom", s.incidentsAPI)
 	get("/api/v1/oom/{number}", s.incidentAPI)
-	if s.opts.Metrics != nil {
-		m.Handle("GET /metrics", s.guarded(s.opts.Metrics))
-	}
+	m.Handle("GET /metrics", s.guarded(s.opts.Metrics))
 	if s.opts.Profiling {
 		for _, name := range ownProfiles {
 			m.Handle("GET /debug/pprof/"+name, s.guarded(ownProfile(name)))
@@ -149,7 +147,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // health answers whether this program works.
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) { says(w, "ok", s.opts.Healthy, nil) }
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) { says(w, "ok", s.opts.Healthy()) }
 
 // maxNotSeen bounds the lines of ready's answer about processes that are not seen.
 const maxNotSeen = 20
@@ -159,31 +157,25 @@ const maxNotSeen = 20
 // either. Otherwise one program that maps too many libraries could stop the update of every
 // agent.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	says(w, "ready", s.opts.Ready, func() (more string) {
-		if s.opts.NotSeen == nil {
-			return ""
-		}
-		lines := s.opts.NotSeen()
-		for _, line := range lines[:min(len(lines), maxNotSeen)] {
-			more += "\nnot seen: " + render.Clean(line)
-		}
-		if n := len(lines) - maxNotSeen; n > 0 {
-			more += fmt.Sprintf("\nnot seen: others, in %d more lines", n)
-		}
-		return more
-	})
+	so, why := "ready", s.opts.Ready()
+	var lines []string
+	if why == nil {
+		lines = s.opts.NotSeen()
+	}
+	for _, line := range lines[:min(len(lines), maxNotSeen)] {
+		so += "\nnot seen: " + render.Clean(line)
+	}
+	if n := len(lines) - maxNotSeen; n > 0 {
+		so += fmt.Sprintf("\nnot seen: others, in %d more lines", n)
+	}
+	says(w, so, why)
 }
 
-// says answers with so and more, or with "not", so and the error of why.
-func says(w http.ResponseWriter, so string, why func() error, more func() string) {
+// says answers with so, or with why that is not so.
+func says(w http.ResponseWriter, so string, why error) {
 	if why != nil {
-		if err := why(); err != nil {
-			plain(w, http.StatusServiceUnavailable, "not "+so+": "+err.Error())
-			return
-		}
-	}
-	if more != nil {
-		so += more()
+		plain(w, http.StatusServiceUnavailable, "not "+so+": "+why.Error())
+		return
 	}
 	plain(w, http.StatusOK, so)
 }

@@ -6,12 +6,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -73,6 +78,26 @@ type served struct {
 	stop   func() // ends the server, once
 }
 
+// of is New with what an agent has that just began, where a test does not say.
+func of(o Options) (*Server, error) {
+	begun := make(chan struct{})
+	close(begun)
+	well := func() error { return nil }
+	all := Options{
+		Begun: begun, Metrics: http.NotFoundHandler(), Ready: well, Healthy: well, NotSeen: func() []string { return nil },
+		Alerts: func() []alert.Alert { return nil }, Leaks: func() []leaks.Leak { return nil },
+		Recording: func() (string, time.Time) { return "", time.Time{} },
+		Labels:    func(*snapshot.Process) map[string]string { return nil }, Warn: func(string) {},
+	}
+	to, from := reflect.ValueOf(&all).Elem(), reflect.ValueOf(o)
+	for i := range from.NumField() {
+		if !from.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	return New(all)
+}
+
 func serve(t testing.TB, o Options, before ...func(*Server)) *served {
 	t.Helper()
 	if o.Address == "" {
@@ -84,7 +109,7 @@ func serve(t testing.TB, o Options, before ...func(*Server)) *served {
 	if o.Warn == nil {
 		o.Warn = func(text string) { t.Log(text) }
 	}
-	s, err := New(o)
+	s, err := of(o)
 	if err != nil {
 		t.Fatal(err)
 	}

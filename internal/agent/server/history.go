@@ -257,11 +257,9 @@ func (s *Server) historyAPI(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	d := s.history.since(after)
-	if s.opts.Recording != nil {
-		var since time.Time
-		if d.Recording, since = s.opts.Recording(); d.Recording != "" {
-			d.Since = since.UnixMilli()
-		}
+	var since time.Time
+	if d.Recording, since = s.opts.Recording(); d.Recording != "" {
+		d.Since = since.UnixMilli()
 	}
 	body, err := s.looks.alone(r.Context(), func() ([]byte, error) {
 		return packed(func(w io.Writer) error { return json.NewEncoder(w).Encode(d) })

@@ -191,7 +191,7 @@ func TestManyWindows(t *testing.T) {
 
 // Who waits for a window is told when the server ends, and the end waits for nobody else.
 func TestEnd(t *testing.T) {
-	s, err := New(Options{Source: begun(), Address: "localhost:0", Insecure: true})
+	s, err := of(Options{Source: begun(), Address: "localhost:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestListenerFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Source: begun(), Socket: l, Address: "localhost:0", Insecure: true})
+	s, err := of(Options{Source: begun(), Socket: l, Address: "localhost:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +350,7 @@ func TestBefore(t *testing.T) {
 	h := begun()
 	h.alloc(2*time.Second, 1, 1<<20, 100)
 	h.at(3 * time.Second)
-	first, err := New(Options{Source: h, Address: "localhost:0", Insecure: true})
+	first, err := of(Options{Source: h, Address: "localhost:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,9 +145,6 @@ func (s *Server) encodeProfile(look func() (*snapshot.Snapshot, time.Duration), 
 
 // label adds the labels of workloads to the samples of p. p is the profile of the snapshot of.
 func (s *Server) label(p *profile.Profile, of *snapshot.Snapshot) {
-	if s.opts.Labels == nil {
-		return
-	}
 	known := map[string]map[string]string{}
 	for i := range of.Processes {
 		x := &of.Processes[i]

@@ -49,25 +49,24 @@ type Options struct {
 	WebConfig string
 	// Insecure serves TCP without passwords, or without TLS for other machines.
 	Insecure bool
-	Metrics  http.Handler // nil for none
-	// Begun, if set, is closed when the trace begins. Before that, the server refuses requests
-	// that need Source or Metrics.
+	Metrics  http.Handler
+	// Begun is closed when the trace begins. Before that, the server refuses requests that need
+	// Source or Metrics.
 	Begun <-chan struct{}
-	// Ready, if set, returns why the trace does not see everything, nil if it does. Healthy,
-	// if set, returns why this program needs a restart. Everybody may read both. They do not
-	// wait.
+	// Ready returns why the trace does not see everything, nil if it does, and Healthy why this
+	// program needs a restart. Everybody may read both. They do not wait.
 	Ready, Healthy func() error
-	// NotSeen, if set, returns a line for each process that the trace does not see although
-	// it is ready. Everybody may read them. It does not wait.
+	// NotSeen returns a line for each process that the trace does not see although it is ready.
+	// Everybody may read them. It does not wait.
 	NotSeen func() []string
-	// Alerts, if set, returns the alerts that fire, and then those that ended, the latest first.
-	// Leaks, if set, returns the leaks that were found, the largest growth of now first.
+	// Alerts returns the alerts that fire, and then those that ended, the latest first.
+	// Leaks returns the leaks that were found, the largest growth of now first.
 	Alerts func() []alert.Alert
 	Leaks  func() []leaks.Leak
-	// Recording, if set, returns the path of the recording that is written, "" for none, and
+	// Recording returns the path of the recording that is written, "" for none, and
 	// from when on it has records.
 	Recording func() (path string, since time.Time)
-	// Labels, if set, returns more labels for the samples of a process in a profile, by name.
+	// Labels returns more labels for the samples of a process in a profile, by name.
 	Labels    func(*snapshot.Process) map[string]string
 	Profiling bool // serve Go's profiles of this process too
 	// Before, if set, is the server before this one, which has ended. This server shows its
@@ -121,14 +120,6 @@ type Server struct {
 // New listens, and Run serves. An error says which option is wrong or not safe, or why New
 // cannot listen.
 func New(o Options) (*Server, error) {
-	if o.Warn == nil {
-		o.Warn = func(string) {}
-	}
-	if o.Begun == nil {
-		begun := make(chan struct{})
-		close(begun)
-		o.Begun = begun
-	}
 	s := &Server{opts: o, lost: loss.New(causes), requests: make(chan struct{}, maxRequests), windows: make(chan struct{}, maxWindows), ending: make(chan struct{})}
 	s.guard = guard{passwords: newPasswords()}
 	if name, err := os.Hostname(); err == nil {
