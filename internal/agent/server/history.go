@@ -35,8 +35,6 @@ const (
 	maxSeries = 256
 )
 
-var foldedSeries = loss.Of("http_history_owners_full", "points of the live timeline in which an owner's memory is shown together with that of other owners because there were too many")
-
 // A series is one line of the timeline: the memory of an owner on a GPU.
 type series struct {
 	GPU   string `json:"gpu"`   // label
@@ -67,7 +65,7 @@ type history struct {
 	index        map[series]int
 	presences    presences
 	fine, coarse []note
-	folded       uint64
+	lost         *loss.Set
 }
 
 // take notes the totals of a moment.
@@ -125,14 +123,6 @@ func (h *history) fold(last time.Time) {
 	}
 }
 
-// follow copies the notes of another history, which has ended.
-func (h *history) follow(o *history) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	h.series, h.index, h.fine, h.coarse = slices.Clone(o.series), maps.Clone(o.index), slices.Clone(o.fine), slices.Clone(o.coarse)
-	h.presences = o.presences
-}
-
 // older adds a note to the coarse notes.
 func (h *history) older(n note) {
 	if last := len(h.coarse) - 1; last >= 0 && h.coarse[last].at.Truncate(coarse).Equal(n.at.Truncate(coarse)) {
@@ -157,7 +147,7 @@ func (h *history) of(s series) int {
 		return i
 	}
 	if len(h.series) >= maxSeries && s.Owner != othersOf {
-		h.folded++
+		h.lost.Add(lossSeries, 1)
 		return h.of(series{s.GPU, othersOf})
 	}
 	i = len(h.series)

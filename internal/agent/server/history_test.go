@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
@@ -26,7 +27,7 @@ func totals(after time.Duration, owners ...string) *state.Totals {
 
 // The last hour is kept to the second, and of each minute before the highest total.
 func TestHistory(t *testing.T) {
-	var h history
+	h := noting()
 	const hours = 3
 	for i := range hours * 3600 {
 		x := totals(time.Duration(i)*time.Second, "pytorch", "nccl")
@@ -60,14 +61,20 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// noting is a history of no server.
+func noting() *history {
+	set := loss.New(causes)
+	return &history{lost: set, presences: presences{lost: set}}
+}
+
 // Days later it is no larger, and what is too much to be told apart is others'.
 func TestHistoryIsBounded(t *testing.T) {
-	var h history
+	h := noting()
 	for i := range 10 * 24 * 60 {
 		h.take(totals(time.Duration(i)*time.Minute, "o"+fmt.Sprint(i)))
 	}
-	if len(h.fine) > maxFine || len(h.coarse) != maxCoarse || len(h.series) > maxSeries+1 || h.folded == 0 {
-		t.Errorf("%d, %d, %d series, %d folded", len(h.fine), len(h.coarse), len(h.series), h.folded)
+	if len(h.fine) > maxFine || len(h.coarse) != maxCoarse || len(h.series) > maxSeries+1 || h.lost.Counters()[lossSeries].Value == 0 {
+		t.Errorf("%d, %d, %d series, %v", len(h.fine), len(h.coarse), len(h.series), h.lost.Counters())
 	}
 	if last := h.fine[len(h.fine)-1]; last.total() != 100 || h.series[len(last.bytes)-1].Owner != othersOf {
 		t.Errorf("%v of %v", last, h.series[len(last.bytes)-1])

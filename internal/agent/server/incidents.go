@@ -58,7 +58,7 @@ func (s *Server) keep(o *snapshot.OutOfMemory) {
 	if len(text) > maxReport {
 		text = append(text[:bytes.LastIndexByte(text[:maxReport], '\n')+1], "[...]\n"...)
 	}
-	x := &s.incidents
+	x := s.incidents
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.n++
@@ -76,13 +76,6 @@ const shownFrames = 128
 const maxFrame = 300
 
 func frameName(s string) string { return render.Cut(s, maxFrame) }
-
-// follow copies the reports of another server, which has ended.
-func (x *incidents) follow(o *incidents) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	x.n, x.all = o.n, slices.Clone(o.all)
-}
 
 // list returns the incidents, the newest first, without their reports.
 func (x *incidents) list() []incident {

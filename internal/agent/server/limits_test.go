@@ -362,7 +362,11 @@ func TestBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.at(4 * time.Second)
+	first.history.presences.lost.Add(lossPresences, 1)
 	s := serve(t, Options{Source: h, Before: first})
+	if n := s.lossOf("http_history_processes_full"); n != 0 {
+		t.Errorf("%d of the server before", n)
+	}
 	s.keep(failureOf("c", "d"))
 	if got := s.listed(); len(got) != 2 || got[0].Number != 2 || got[1].Process != "a" {
 		t.Errorf("%+v", got)

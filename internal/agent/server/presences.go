@@ -22,8 +22,6 @@ const (
 	maxOthers = 256
 )
 
-var foldedPresences = loss.Of("http_history_processes_full", "times that the live timeline put the memory of a process with that of others because there were too many processes")
-
 // An identity is a process, as the history knows it.
 type identity struct {
 	pid  int // 0 for others
@@ -47,11 +45,11 @@ type stake [2]int64
 
 // presences are those that notes have, and those of each GPU that stand for others.
 type presences struct {
-	all    map[int64]*presence
-	at     map[presenceKey]*presence
-	known  map[int]*identity // the latest with each PID
-	last   int64             // ID
-	folded uint64
+	all   map[int64]*presence
+	at    map[presenceKey]*presence
+	known map[int]*identity // the latest with each PID
+	last  int64             // ID
+	lost  *loss.Set
 }
 
 // A presenceKey names a presence by its process and GPU.
@@ -92,7 +90,7 @@ func (p *presences) stakes(t *state.Totals, at, before time.Time) (out []stake) 
 			of.seen = at
 			x = p.on(k.gpu, of)
 		} else {
-			p.folded++
+			p.lost.Add(lossPresences, 1)
 			x = p.others(k.gpu)
 		}
 		x.seen = at
@@ -184,7 +182,7 @@ func (p *presences) fold(n int, last time.Time) map[int64]int64 {
 		x := gone[most][0]
 		gone[most] = gone[most][1:]
 		folded[x.id] = p.others(x.gpu).id
-		p.folded++
+		p.lost.Add(lossPresences, 1)
 		p.drop(x)
 	}
 	return folded

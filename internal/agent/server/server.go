@@ -69,8 +69,8 @@ type Options struct {
 	// Labels returns more labels for the samples of a process in a profile, by name.
 	Labels    func(*snapshot.Process) map[string]string
 	Profiling bool // serve Go's profiles of this process too
-	// Before, if set, is the server before this one, which has ended. This server shows its
-	// history and incidents.
+	// Before, if set, is the server before this one, which has ended. This server goes on with
+	// its history and incidents.
 	Before *Server
 	// Warn receives sentences for the user, from any goroutine.
 	Warn func(string)
@@ -93,6 +93,8 @@ var causes loss.Causes
 var (
 	lossRefused   = causes.Add("http_requests_refused", "HTTP requests refused because too many came at once")
 	lossIncidents = causes.Add("http_oom_reports_dropped", "out-of-memory reports that the page and the API no longer have, because newer ones came")
+	lossSeries    = causes.Add("http_history_owners_full", "points of the live timeline in which an owner's memory is shown together with that of other owners because there were too many")
+	lossPresences = causes.Add("http_history_processes_full", "times that the live timeline put the memory of a process with that of others because there were too many processes")
 )
 
 // errEnding means that the server ends.
@@ -108,8 +110,8 @@ type Server struct {
 	http      *http.Server
 	guard     guard
 	looks     *looks
-	incidents incidents
-	history   history
+	incidents *incidents
+	history   *history
 	lost      *loss.Set
 
 	requests chan struct{} // has a slot for each of maxRequests
@@ -146,11 +148,11 @@ func New(o Options) (*Server, error) {
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
+	s.history, s.incidents = &history{}, &incidents{}
 	if b := o.Before; b != nil {
-		s.opts.Before = nil
-		s.history.follow(&b.history)
-		s.incidents.follow(&b.incidents)
+		s.opts.Before, s.history, s.incidents = nil, b.history, b.incidents
 	}
+	s.history.lost, s.history.presences.lost = s.lost, s.lost
 	return s, nil
 }
 
@@ -202,11 +204,7 @@ func (s *Server) serveTCP() error {
 }
 
 // Loss returns the counters of refused requests and of figures that were left out.
-func (s *Server) Loss() []loss.Counter {
-	s.history.mu.Lock()
-	defer s.history.mu.Unlock()
-	return append(s.lost.Counters(), foldedSeries.Counter(s.history.folded), foldedPresences.Counter(s.history.presences.folded))
-}
+func (s *Server) Loss() []loss.Counter { return s.lost.Counters() }
 
 // Run serves until ctx ends. Requests at that moment have endWithin to finish. After an error
 // nothing is served. Run may be called once.
