@@ -554,28 +554,11 @@ func sizesOf(all []holder.Allocator) map[uint64]uint64 {
 // may also have no storage because the program made it while the heap was read. before has the blocks from before
 // that, and the bytes of others are counted in Came.
 func addNameless(reading *holder.Reading, before map[uint64]uint64) {
-	type place struct {
-		device  int32
-		address uint64
-	}
-	var named []place
-	for i := range reading.Storages {
-		s := &reading.Storages[i]
-		named = append(named, place{s.Device, s.Address})
-	}
-	sorting.Stable(named, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.address, b.address))
-	})
+	named := occupied(reading.Storages)
 	for i := range reading.Allocators {
 		a := &reading.Allocators[i]
 		for _, b := range a.Blocks {
-			if b.State != holder.Allocated {
-				continue
-			}
-			at, _ := slices.BinarySearchFunc(named, place{a.Device, b.Address}, func(x, y place) int {
-				return cmp.Or(cmp.Compare(x.device, y.device), cmp.Compare(x.address, y.address))
-			})
-			if at < len(named) && named[at].device == a.Device && named[at].address < b.Address+b.Size {
+			if b.State != holder.Allocated || named(a.Device, b.Address, b.Address+b.Size) {
 				continue
 			}
 			if before[b.Address] != b.Size {

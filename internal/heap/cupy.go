@@ -28,36 +28,30 @@ var cupyClasses = map[string]cupyClass{
 	"cupy.cuda.memory._Chunk": isCuPyChunk, "cupy.cuda.memory._Arena": isCuPyArena, "cupy.cuda.memory.SingleDeviceMemoryPool": isCuPyPool,
 }
 
-// Words of objects of CuPy: Cython lays members out in the order of their declaration. What they say together
-// proves each object.
+// Cython lays members out in the order of their declaration, behind two words of each object and one of most classes.
+// What members say together proves each object.
 const (
-	memoryWords  = 5       // address, size and GPU from the third one on
-	pointerWords = 6       // address, GPU and memory from the fourth one on
-	chunkWordsOf = 9       // memory, offset, size, stream and two neighbours from the fourth one on
-	arrayBefore  = 10      // before the pointer: elements, shape, strides, flags and the type of elements
-	poolBefore   = 4       // before a pool's two dictionaries
-	pooledRounds = 4       // readings of a pool that changes
-	maxBins      = 1 << 16 // of free chunks of a stream
-	cupyRounding = 512     // bytes
+	arrayBefore  = 10 // words before an array's pointer: elements, shape, strides, flags and the type of elements
+	pooledRounds = 4  // readings of a pool that changes
 )
 
 // cupy tells what an object of CuPy is.
 func (r *references) cupy(at uint64) cupyClass { return r.py.typeOf(at).cupy }
 
-// cupyMemory reads an object that stands for memory, which may be none, or another library's.
+// cupyMemory reads an object that stands for memory, which may be none.
 func (r *references) cupyMemory(at uint64) (s storageImpl, ok bool) {
-	c, w := r.py.typeOf(at), r.mem.words(at, memoryWords)
-	if len(w) < memoryWords || c.cupy != isCuPyMemory {
+	w := r.mem.words(at, 5)
+	if len(w) < 5 || r.cupy(at) != isCuPyMemory {
 		return s, false
 	}
-	s = storageImpl{data: w[2], bytes: w[3], device: int32(uint32(w[4])), lent: c.name == "cupy.cuda.memory.UnownedMemory"}
+	s = storageImpl{data: w[2], bytes: w[3], device: int32(uint32(w[4]))}
 	return s, s.data < maxAddress && s.bytes <= maxTensorBytes && s.device >= 0 && s.device < maxDevices
 }
 
 // cupyPointer reads a pointer into memory.
 func (r *references) cupyPointer(at uint64) (address, memory uint64, s storageImpl, ok bool) {
-	w := r.mem.words(at, pointerWords)
-	if len(w) < pointerWords || r.cupy(at) != isCuPyPointer {
+	w := r.mem.words(at, 6)
+	if len(w) < 6 || r.cupy(at) != isCuPyPointer {
 		return 0, 0, s, false
 	}
 	s, ok = r.cupyMemory(w[5])
@@ -138,52 +132,56 @@ func (r *references) vector(words []uint64) (out []uint64, ok bool) {
 	return out, len(out) == int(end-begin)/8
 }
 
-// A pooled is memory that a framework keeps although no array has it.
-type pooled struct {
-	holder string
-	storageImpl
-}
-
-// cupyPools reads what CuPy's pools keep free. A pool knows how much it has: free chunks are shown if they and
-// those in use are that much.
-func (r *references) cupyPools() (out []pooled) {
+// keptFree returns memory that libraries keep although no array has it. Each of them knows how much it has: what
+// does not add up to that is read again, since it changes, and not shown in the end.
+func (r *references) keptFree() (out []holder.Storage) {
 	for v, c := range r.objects.class {
-		if r.py.classes[c].cupy != isCuPyPool {
+		at, read := r.objects.address[v], r.cupyPool
+		switch c := &r.py.classes[c]; {
+		case c.manager:
+			read = r.numbaPending
+		case c.cupy != isCuPyPool:
 			continue
 		}
-		proven := false
+		found, ok := read(at)
 		for range pooledRounds {
-			var free []pooled
-			if free, proven = r.cupyPool(r.objects.address[v]); proven || !r.mem.tick() {
-				out = append(out, free...)
+			if ok || !r.mem.tick() {
 				break
 			}
 			r.mem.forget()
+			found, ok = read(at)
 		}
-		if !proven {
+		if !ok {
 			r.lost.Add(tensorsUnfit, 1)
+			continue
 		}
+		out = append(out, found...)
 	}
 	return out
 }
 
+// kept is memory that lies free, as a storage.
+func (s *storageImpl) kept(name string) holder.Storage {
+	return holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Holder: name}
+}
+
 // cupyPool reads one pool: a dictionary of the chunks in use by their addresses, one of what each stream has free,
 // and how many bytes it has.
-func (r *references) cupyPool(at uint64) (free []pooled, ok bool) {
-	w := r.mem.words(at, poolBefore+3)
-	if len(w) < poolBefore+3 || r.py.typeOf(w[poolBefore]).flags&flagDict == 0 || r.py.typeOf(w[poolBefore+1]).flags&flagDict == 0 {
+func (r *references) cupyPool(at uint64) (free []holder.Storage, ok bool) {
+	w := r.mem.words(at, 7)
+	if len(w) < 7 || r.py.typeOf(w[4]).flags&flagDict == 0 || r.py.typeOf(w[5]).flags&flagDict == 0 {
 		return nil, false
 	}
 	sum, ok := uint64(0), true
-	r.py.eachItem(w[poolBefore], func(key, chunk uint64) bool {
+	r.py.eachItem(w[4], func(key, chunk uint64) bool {
 		s, is := r.cupyChunk(chunk)
 		ok = ok && is && integer(r.py.text(key)) == int64(s.data)
 		sum += s.bytes
 		return ok
 	})
-	r.py.eachItem(w[poolBefore+1], func(_, arena uint64) bool {
+	r.py.eachItem(w[5], func(_, arena uint64) bool {
 		list := r.mem.word(arena + 24)
-		bins := r.mem.words(r.mem.word(list+24), int(min(r.mem.word(list+16), maxBins)))
+		bins := r.mem.words(r.mem.word(list+24), int(min(r.mem.word(list+16), maxGPUBlocks)))
 		ok = ok && r.cupy(arena) == isCuPyArena && uint64(len(bins)) == r.mem.word(list+16)
 		var chunks []uint64
 		for _, bin := range bins { // None, or a set
@@ -202,22 +200,22 @@ func (r *references) cupyPool(at uint64) (free []pooled, ok bool) {
 			s, is := r.cupyChunk(chunk)
 			ok = ok && is
 			sum += s.bytes
-			free = append(free, pooled{holder.FreeInCuPy, s})
+			free = append(free, s.kept(holder.FreeInCuPy))
 		}
 		return ok && len(free) < maxGPUBlocks
 	})
-	return free, ok && sum == w[poolBefore+2]
+	return free, ok && sum == w[6]
 }
 
 // cupyChunk reads a part of memory, whose neighbours refer to it.
 func (r *references) cupyChunk(at uint64) (s storageImpl, ok bool) {
-	w := r.mem.words(at, chunkWordsOf)
-	if len(w) < chunkWordsOf || r.cupy(at) != isCuPyChunk {
+	w := r.mem.words(at, 9)
+	if len(w) < 9 || r.cupy(at) != isCuPyChunk {
 		return s, false
 	}
 	s, ok = r.cupyMemory(w[3])
 	offset, size, before, after := w[4], w[5], w[7], w[8]
-	if !ok || offset > s.bytes || size > s.bytes-offset || size%cupyRounding != 0 ||
+	if !ok || offset > s.bytes || size > s.bytes-offset || size%512 != 0 ||
 		r.cupy(before) == isCuPyChunk && r.mem.word(before+8*8) != at || r.cupy(after) == isCuPyChunk && r.mem.word(after+8*7) != at {
 		return s, false
 	}
@@ -225,19 +223,33 @@ func (r *references) cupyChunk(at uint64) (s storageImpl, ok bool) {
 	return s, true
 }
 
-// addPooled adds storages of what no array has. What a storage lies in as well is not free any more.
-func addPooled(reading *holder.Reading, all []pooled) {
-	held := slices.Clone(reading.Storages)
-	sorting.Stable(held, func(a, b holder.Storage) int {
-		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Address, b.Address))
-	})
-	for _, p := range all {
-		at, _ := slices.BinarySearchFunc(held, p, func(s holder.Storage, p pooled) int {
-			return cmp.Or(cmp.Compare(s.Device, p.device), cmp.Compare(s.Address, p.data))
-		})
-		if at == len(held) || held[at].Device != p.device || held[at].Address >= p.data+p.bytes {
-			reading.Storages = append(reading.Storages, holder.Storage{Address: p.data, Bytes: p.bytes, Device: p.device, Holder: p.holder})
+// addFree adds what libraries keep free. What a storage lies in as well is not free any more.
+func addFree(reading *holder.Reading, all []holder.Storage) {
+	taken := occupied(reading.Storages)
+	for _, s := range all {
+		if !taken(s.Device, s.Address, s.Address+s.Bytes) {
+			reading.Storages = append(reading.Storages, s)
 		}
 	}
 	sorting.Stable(reading.Storages, func(a, b holder.Storage) int { return cmp.Compare(a.Address, b.Address) })
+}
+
+// occupied returns a function that tells whether a storage begins in a range of addresses of a GPU.
+func occupied(all []holder.Storage) func(device int32, begin, end uint64) bool {
+	type place struct {
+		device  int32
+		address uint64
+	}
+	order := func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.address, b.address))
+	}
+	places := make([]place, len(all))
+	for i := range all {
+		places[i] = place{all[i].Device, all[i].Address}
+	}
+	sorting.Stable(places, order)
+	return func(device int32, begin, end uint64) bool {
+		at, _ := slices.BinarySearchFunc(places, place{device, begin}, order)
+		return at < len(places) && places[at].device == device && places[at].address < end
+	}
 }

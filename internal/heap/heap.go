@@ -12,6 +12,7 @@ package heap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // Options say how a heap is read.
@@ -76,6 +78,9 @@ func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err
 			reading, err = nil, fmt.Errorf("a bug in reading heaps, please report it: %v\n%s", p, debug.Stack())
 		}
 	}()
+	if !proc.Numbered() {
+		return nil, errors.New("/proc is of another PID namespace than this process: mount the one of its own")
+	}
 	begin := uint64(clock.Monotonic())
 	runtime, err := FindRuntime(pid)
 	if err != nil {
@@ -97,6 +102,7 @@ func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err
 		if unfound != nil {
 			reading.NoAllocators = unfound.Error()
 		}
+		dropInherited(pid, reading)
 		reading.Begin, reading.End = begin, uint64(clock.Monotonic())
 	}
 	return reading, err
@@ -181,7 +187,7 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	refs.threads(interpreters)
 	refs.gatherExtras()
 	refs.confirmStorages()
-	kept := append(refs.cupyPools(), refs.numbaPending()...)
+	free := refs.keptFree()
 	if allocator != 0 {
 		resume := r.mem.part(allocatorShare)
 		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator, allocatorRounds, r.lost)
@@ -196,6 +202,6 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	}
 	addNameless(reading, before)
 	nameWorkspaces(r.mem, runtime.workspaces, reading)
-	addPooled(reading, kept)
+	addFree(reading, free)
 	return ""
 }

@@ -45,52 +45,26 @@ func (r *references) numbaArray(v vertex, at uint64) {
 	}
 }
 
-// numbaPending reads what Numba frees some time after the last array is gone: a queue of functions, what they free
-// and its size, which knows how much it has.
-func (r *references) numbaPending() (out []pooled) {
-	for v, c := range r.objects.class {
-		if !r.py.classes[c].manager {
-			continue
+// numbaPending reads what Numba frees some time after the last array is gone: a manager's queue of functions, of what
+// they free and its size. The queue knows how much it has.
+func (r *references) numbaPending(manager uint64) (out []holder.Storage, ok bool) {
+	device := integer(r.py.text(r.member(manager, "context", "device", "id")))
+	queue, sum := r.member(manager, "deallocations"), int64(0)
+	ok = device >= 0 && device < maxDevices
+	r.eachOfDeque(r.member(queue, "_cons"), func(_ int, item uint64) {
+		w := r.mem.words(item+16, 4) // how many, and a tuple's first three
+		ok = ok && len(w) == 4 && w[0] == 3 && r.py.typeOf(item).flags&flagTuple != 0
+		if !ok {
+			return
 		}
-		manager := r.objects.address[v]
-		device := integer(r.py.text(r.member(manager, "context", "device", "id")))
-		queue := r.member(manager, "deallocations")
-		var waits []pooled
-		proven := device >= 0 && device < maxDevices
-		for round := 0; ; round++ {
-			waits = waits[:0]
-			sum, ok := int64(0), true
-			r.eachOfDeque(r.member(queue, "_cons"), func(_ int, item uint64) {
-				w := r.mem.words(item+16, 4) // how many, and a tuple's first three
-				if len(w) < 4 || w[0] != 3 || r.py.typeOf(item).flags&flagTuple == 0 {
-					ok = false
-					return
-				}
-				s := storageImpl{data: r.devicePointer(w[2]), bytes: uint64(integer(r.py.text(w[3]))), device: int32(device)}
-				if s.bytes > maxTensorBytes || len(waits) == maxGPUBlocks {
-					ok = false
-					return
-				}
-				sum += int64(s.bytes)
-				if name := r.functionName(w[1]); s.bytes > 0 && s.data > 0 && s.data < maxAddress && strings.HasPrefix(name, "cuMemFree") && !strings.Contains(name, "Host") {
-					waits = append(waits, pooled{holder.FreedLater, s})
-				}
-			})
-			if ok && sum == integer(r.py.text(r.member(queue, "_size"))) {
-				break
-			}
-			if r.mem.forget(); round == pooledRounds || !r.mem.tick() {
-				proven = false
-				break
-			}
+		s := storageImpl{data: r.devicePointer(w[2]), bytes: uint64(integer(r.py.text(w[3]))), device: int32(device)}
+		ok = s.bytes <= maxTensorBytes && len(out) < maxGPUBlocks
+		sum += int64(min(s.bytes, maxTensorBytes))
+		if name := r.functionName(w[1]); s.bytes > 0 && s.data > 0 && s.data < maxAddress && strings.HasPrefix(name, "cuMemFree") && !strings.Contains(name, "Host") {
+			out = append(out, s.kept(holder.FreedLater))
 		}
-		if !proven {
-			r.lost.Add(tensorsUnfit, 1)
-			continue
-		}
-		out = append(out, waits...)
-	}
-	return out
+	})
+	return out, ok && sum == integer(r.py.text(r.member(queue, "_size")))
 }
 
 // functionName returns the name that a function of Python has.

@@ -299,14 +299,18 @@ func (g *graph) container(v vertex) bool {
 	return c != nil && (c.shape == shapeDict || c.shape == shapeList || c.shape == shapeTuple || c.shape == shapeSet || c.shape == shapeDeque)
 }
 
-// mergeSame makes one of storages that share an address: two StorageImpls of the same
-// memory.
+// inside reports whether a storage lies in another one, or begins where it begins.
+func inside(s, of *holder.Storage) bool {
+	return s.Device == of.Device && (s.Address == of.Address || s.Address > of.Address && s.Address+s.Bytes <= of.Address+of.Bytes)
+}
+
+// mergeSame makes one of storages that share memory: two StorageImpls of it, or what one library lends another.
 func mergeSame(all []holder.Storage) []holder.Storage {
 	out := all[:0]
 	for _, s := range all {
-		if n := len(out); n > 0 && s.Address != 0 && out[n-1].Address == s.Address && out[n-1].Device == s.Device {
+		if n := len(out); n > 0 && s.Address != 0 && inside(&s, &out[n-1]) {
 			last := &out[n-1]
-			if s.Role != holder.NoRole && (last.Role == holder.NoRole || s.Role < last.Role) {
+			if last.Address == s.Address && s.Role != holder.NoRole && (last.Role == holder.NoRole || s.Role < last.Role) {
 				s, *last = *last, s
 			}
 			last.Bytes = max(last.Bytes, s.Bytes)

@@ -1,11 +1,8 @@
 package heap
 
 import (
-	"cmp"
 	"math"
 	"strings"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // dtypes are the types of PyTorch's elements with their sizes, in the order of
@@ -94,7 +91,6 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 type storageImpl struct {
 	data, bytes uint64
 	device      int32 // -1 for the CPU
-	lent        bool  // by another library
 }
 
 // readStorage reads a StorageImpl. ok tells whether it can be one.
@@ -222,35 +218,6 @@ func (r *references) confirmStorages() {
 		if !ok || now != s {
 			r.lost.Add(tensorsUnfit, 1)
 			delete(r.storages, v)
-		}
-	}
-	r.dropLent()
-}
-
-// dropLent drops storages of arrays that lie inside of a storage of another library: that memory counts once.
-func (r *references) dropLent() {
-	type place struct {
-		vertex
-		storageImpl
-		kind extraKind
-	}
-	var all []place
-	for v, s := range r.storages {
-		if e, ok := r.extra(v); ok && s.device >= 0 {
-			all = append(all, place{v, s, e.kind})
-		}
-	}
-	sorting.Stable(all, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.data, b.data), -cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.vertex, b.vertex))
-	})
-	last := 0
-	for i, s := range all {
-		of := &all[last]
-		inside := s.device == of.device && s.data > of.data && s.data+s.bytes <= of.data+of.bytes
-		if inside && (s.lent || s.kind != of.kind) {
-			delete(r.storages, s.vertex)
-		} else if s.device != of.device || s.data+s.bytes > of.data+of.bytes {
-			last = i
 		}
 	}
 }

@@ -44,6 +44,9 @@ func (r *Report) Refusal() string {
 		return ""
 	case len(all.Storages) == 0:
 		why := []string{fmt.Sprintf("no tensor was found among %d objects of %s", all.Objects, runtime(all))}
+		if all.NoAllocators != "" {
+			why = append(why, all.NoAllocators)
+		}
 		for _, c := range all.Loss {
 			if c.Value > 0 {
 				why = append(why, fmt.Sprintf("%d %s", c.Value, c.Help))

@@ -210,6 +210,7 @@ func TestRefusal(t *testing.T) {
 		want    string
 	}{
 		"refused": {holder.Reading{Refused: "CPython 3.14 without the GIL is not supported"}, false, "without the GIL"},
+		"forked":  {holder.Reading{Runtime: "CPython 3.11", Objects: 12, NoAllocators: "its tensors are another's"}, false, "no tensor was found among 12 objects of CPython 3.11; its tensors are another's"},
 		"nothing": {holder.Reading{Runtime: "CPython 3.11", Objects: 12}, false, "no tensor was found among 12 objects of CPython 3.11"},
 		"unread":  {holder.Reading{Runtime: "CPython 3.11", Objects: 12, Loss: []loss.Counter{{Name: "x"}, {Name: "y", Help: "tensors that were odd", Value: 3}}}, false, "no tensor was found among 12 objects of CPython 3.11; 3 tensors that were odd"},
 		"cpu":     {holder.Reading{Storages: []holder.Storage{cpu}}, false, "3.00 MiB of tensors lie in the CPU's memory: show them with --cpu"},

@@ -229,6 +229,23 @@ def holders_natives(r):
         program.kill()
 
 
+@case("torch")
+def holders_forked(r):
+    """A child that was forked after CUDA began does not have its parent's tensors."""
+    program = Program(python("torch_holders.py", "forked"))
+    try:
+        program.expect("ready")
+        program.go()
+        v = program.expect("held")
+        found, _ = read(program.pid)
+        r.check("the parent's tensor", any(s["address"] == v["kept"] and s["holder"] == "kept" for s in found["storages"]), found["storages"])
+        of_child = subprocess.run([TOOL, "holders", "-p", str(v["child"])], capture_output=True, text=True)
+        r.check("the child is refused", of_child.returncode and f"those of process {program.pid}, which forked it" in of_child.stderr, of_child.stderr)
+        program.go()
+    finally:
+        program.kill()
+
+
 @case("torch", alone=True)
 def holders_objects(r):
     """What a reading of 500,000 objects takes."""

@@ -1,6 +1,6 @@
 """Programs whose tensors are held in many ways, and what each knows of them by itself.
 
-    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | fsdp2 | ddp | natives | objects COUNT | leaks NAME
+    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | fsdp2 | ddp | natives | forked | objects COUNT | leaks NAME
 """
 import collections
 import functools
@@ -255,6 +255,20 @@ def natives():
     torch._C._cuda_clearCublasWorkspaces()
     gone = before.keys() - active().keys()
     checkpoint("cleared", workspaces=[[address, before[address][0]] for address in sorted(gone)])
+
+
+def forked():
+    """Forks a child that has the same objects, and none of their memory."""
+    global kept
+    kept = torch.ones(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    child = os.fork()
+    if child == 0:
+        time.sleep(1000)
+        os._exit(0)
+    checkpoint("held", child=child, kept=kept.data_ptr())
+    os.kill(child, 9)
+    os.waitpid(child, 0)
 
 
 class Part(nn.Module):
