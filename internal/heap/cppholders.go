@@ -101,9 +101,10 @@ func (r *references) reducer(at uint64, c *class) {
 	if len(w) < 3 || w[0] != w[1] || !r.cpp.shared(w[2]) {
 		return
 	}
-	words := r.cpp.chunk(w[0])
-	for i := 0; i+3 <= len(words); i++ {
-		if begin, end, room := words[i], words[i+1], words[i+2]; begin != 0 && begin&7 == 0 && begin < end && end <= room && len(words) < reducerWords {
+	own := r.cpp.chunk(w[0])
+	words := own
+	for i := 0; i+3 <= len(own); i++ {
+		if begin, end, room := own[i], own[i+1], own[i+2]; begin != 0 && begin&7 == 0 && begin < end && end <= room && len(words) < reducerWords {
 			words = append(words, r.mem.words(begin, int(min(end-begin, reducerWords))/8)...)
 		}
 	}

@@ -73,3 +73,39 @@ sys.stdin.readline()
 		t.Errorf("%d retainers of memory that no GPU has, %d storages", len(r.Retainers), len(r.Storages))
 	}
 }
+
+// The buckets of a real DistributedDataParallel are its reducer's, with the sizes that it logs, and gradients are
+// not.
+func TestBuckets(t *testing.T) {
+	torchtest.Need(t)
+	p := start(t, torchtest.Python, nil, "-c", `
+import json, os, sys, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + "/store", rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(600, 600) for _ in range(6)]), bucket_cap_mb=3)
+for _ in range(3):
+    model(torch.zeros(1, 600)).sum().backward()
+sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+print(json.dumps({"pid": os.getpid(), "storages": [[0, int(n)] for n in sizes.split(",")]}), flush=True)
+sys.stdin.readline()
+`, t.TempDir())
+	r := read(t, p.pid, Options{CPU: true})
+	var want, got []uint64
+	for _, x := range p.said.Storages {
+		want = append(want, x[1])
+	}
+	gradients := 0
+	for _, s := range r.Storages {
+		switch {
+		case s.Holder == "model.reducer":
+			got = append(got, s.Bytes)
+		case s.Role == holder.Gradient && strings.HasPrefix(s.Holder, "model.module[") && strings.HasSuffix(s.Holder, ".grad"):
+			gradients++
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if len(want) < 2 || !slices.Equal(got, want) || gradients != 12 {
+		t.Errorf("buckets of %d bytes, want %d; %d gradients, want 12", got, want, gradients)
+	}
+}
