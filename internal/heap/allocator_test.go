@@ -301,12 +301,17 @@ func recordedWords(t testing.TB, name string) (m image, pointer uint64) {
 
 func readImage(t testing.TB, m Memory, pointer uint64) ([]holder.Allocator, string) {
 	t.Helper()
+	return readCounting(t, m, pointer, loss.New(losses))
+}
+
+func readCounting(t testing.TB, m Memory, pointer uint64, lost *loss.Set) ([]holder.Allocator, string) {
+	t.Helper()
 	mem := newCache(m, defaultBytes, time.Now().Add(defaultTime))
 	if err := mem.open(); err != nil {
 		t.Fatal(err)
 	}
 	defer mem.release()
-	return readAllocator(mem, &cppReader{mem: mem, vtables: map[uint64]string{}}, pointer, allocatorRounds, loss.New(losses))
+	return readAllocator(mem, &cppReader{mem: mem, vtables: map[uint64]string{}}, pointer, allocatorRounds, lost)
 }
 
 // The sums are what torch.cuda.memory_stats() and memory_snapshot() said in the process.
@@ -320,9 +325,15 @@ func TestAllocatorReal(t *testing.T) {
 		"expandable": {Blocks: 2051, Free: 1022, Segments: 7, Reserved: 1587544064, Allocated: 1063245824, Active: 1063245824, Requested: 1062741364},
 	} {
 		m, pointer := recordedWords(t, name)
-		all, why := readImage(t, m, pointer)
+		lost := loss.New(losses)
+		all, why := readCounting(t, m, pointer, lost)
 		if why != "" || len(all) != 1 {
 			t.Fatalf("%s: %d GPUs: %s", name, len(all), why)
+		}
+		for _, l := range lost.Counters() {
+			if l.Value != 0 {
+				t.Errorf("%s: %d %s", name, l.Value, l.Help)
+			}
 		}
 		if d := cmp.Diff(want, all[0].Sum()); d != "" {
 			t.Errorf("%s: -PyTorch +read\n%s", name, d)
