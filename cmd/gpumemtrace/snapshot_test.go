@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -89,6 +91,34 @@ func TestSnapshotThereAndBack(t *testing.T) {
 		if len(want) == 0 || !bytes.Equal(a, b) {
 			t.Errorf("%s: converted and read again:\n%s\nwant\n%s", name, b, a)
 		}
+	}
+}
+
+// TestSnapshotFit checks that two recordings that were converted to pickles give the same fit, but for what the
+// process holds beside PyTorch's memory, which a pickle does not have.
+func TestSnapshotFit(t *testing.T) {
+	fit := func(args ...string) map[string]any {
+		out, err := exec.Command(binary, append([]string{"fit", "--to", "32,64", "--json"}, args...)...).Output()
+		var all map[string]any
+		if err != nil || json.Unmarshal(out, &all) != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+		delete(all, "gpu") // as NVML names it
+		delete(all, "text")
+		return all
+	}
+	var recordings, made []string
+	for _, n := range []string{"8", "16"} {
+		recordings = append(recordings, filepath.Join(corpusFolder, "allocator/peft_"+n+".gmt"))
+		made = append(made, filepath.Join(t.TempDir(), "made_"+n+".pickle"))
+		if out, err := exec.Command(binary, "convert", recordings[len(made)-1], made[len(made)-1], "--trace-max", "5000000").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	want := fit(recordings...)
+	beside, _ := want["beside_bytes"].(float64)
+	if got := fit(append(made, "--beside", fmt.Sprintf("%d", int64(beside)))...); beside == 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("converted and read again:\n%v\nwant\n%v", got, want)
 	}
 }
 
