@@ -16,7 +16,7 @@ type Format struct {
 	Is func(head []byte) bool
 	// Records yields the records of a file, which is at path and begins with head. Its error wraps
 	// ErrNotRecording where the file is of another sort.
-	Records func(r io.Reader, head []byte, path string, yield func(Record)) error
+	Records func(r *io.SectionReader, head []byte, path string, yield func(Record)) error
 }
 
 // formats are those that were registered, and what was read of their files. A command opens a file

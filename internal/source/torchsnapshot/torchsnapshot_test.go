@@ -2,9 +2,11 @@ package torchsnapshot
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -40,7 +42,7 @@ type told struct {
 
 func tell(data []byte) (*told, error) {
 	x := &told{stacks: map[uint64]*record.Stack{}, segments: map[[2]uint64]uint64{}, mapped: map[uint64][2]uint64{}, tensors: map[[2]uint64]event.Event{}, first: map[[2]uint64]event.Event{}}
-	err := read(bytes.NewReader(data), data[:min(len(data), 32)], "x/run.pickle", x.add)
+	err := read(io.NewSectionReader(bytes.NewReader(data), 0, int64(len(data))), data[:min(len(data), 32)], "x/run.pickle", x.add)
 	return x, err
 }
 
@@ -417,6 +419,7 @@ func FuzzSnapshot(f *testing.F) {
 	}
 	f.Add(asJSON)
 	f.Add(realFile(f, "small")[:32<<10])
+	f.Add(zipped(f, realFile(f, "small")[:32<<10]))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if !is(data) {
 			return
@@ -443,5 +446,40 @@ func BenchmarkRead(b *testing.B) {
 		if _, err := tell(data); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func zipped(t testing.TB, data []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// A file that gzip made of a snapshot is read as the snapshot. One that unpacks to far more than real ones do
+// is cut, and what is no snapshot is refused.
+func TestZipped(t *testing.T) {
+	x, err := tell(zipped(t, realFile(t, "forward")))
+	y, want := tell(realFile(t, "forward"))
+	if err != nil || want != nil || len(x.tensors) == 0 || len(x.tensors) != len(y.tensors) || x.trace.Target != y.trace.Target {
+		t.Errorf("%v, %v: %d tensors of %s", err, want, len(x.tensors), x.trace.Target)
+	}
+	large := append([]byte{opProto, 4}, bytes.Repeat([]byte("K\x010"), 64<<20)...) // a number, and away with it
+	if _, err := tell(zipped(t, large)); err == nil || !strings.Contains(err.Error(), "ends early") {
+		t.Errorf("a file that unpacks to %d bytes: %v", len(large), err)
+	}
+	for _, other := range []string{"", "a profile", "\x1f\x8b"} {
+		if _, err := tell(zipped(t, []byte(other))); !errors.Is(err, record.ErrNotRecording) {
+			t.Errorf("%q: %v", other, err)
+		}
+	}
+	if _, err := tell([]byte("\x1f\x8bnone")); !errors.Is(err, record.ErrNotRecording) {
+		t.Error(err)
 	}
 }
