@@ -161,7 +161,7 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 			from, fromIs = 0, "the beginning of the trace"
 		}
 	}
-	return fmt.Sprintf("What grew from %v (%s) to %v (%s). Other moments: --before and --after.\n", from.Round(time.Millisecond), fromIs, to.Round(time.Millisecond), toIs), errors.Join(err, d.first.Set(from.String()))
+	return fmt.Sprintf("What grew from %v (%s) to %v (%s). Of the whole run: --before 0s --after end.\n", from.Round(time.Millisecond), fromIs, to.Round(time.Millisecond), toIs), errors.Join(err, d.first.Set(from.String()))
 }
 
 // next names what follows a comparison: as a page, or of one recording what happened in between.

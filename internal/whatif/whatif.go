@@ -70,7 +70,9 @@ type Row struct {
 	Low  uint64 `json:"peak_low_bytes,omitempty"`
 	High uint64 `json:"peak_high_bytes,omitempty"`
 	// Cached is the part of Peak that was in no tensor.
-	Cached   uint64 `json:"cached_at_peak_bytes"`
+	Cached uint64 `json:"cached_at_peak_bytes"`
+	// Unused is the part of Cached in empty segments, of the run itself. The rest lies beside tensors.
+	Unused   uint64 `json:"cached_in_empty_segments_bytes,omitempty"`
 	Segments int    `json:"cuda_requests"`
 	// Served says whether the requests would have been served that failed in the run:
 	// "yes", "no", "perhaps", "" where none failed.
@@ -203,7 +205,14 @@ func Predict(x *Run, o Options) *Prediction {
 		for _, s := range o.More {
 			add(s.Name, s.Settings, -1)
 		}
-		add("empty_cache() before the peak", own.Settings, x.Play(own.Settings, -1).ReachedAt)
+		own := own.Settings
+		r := x.Play(own, -1)
+		x.Run.Follow(own, -1, func(i int, a *allocator.Allocator) {
+			if i == r.PeakAt {
+				p.Rows[0].Unused = a.Unused()
+			}
+		})
+		add("empty_cache() before the peak", own, r.ReachedAt)
 	}
 	if x.Partial == "" {
 		add("no caching", uncached, -1)
@@ -288,7 +297,7 @@ func (x *Run) Follow(s Setting, reserved func(time uint64, bytes int64)) {
 			x.limit(&s.Settings, high)
 		}
 	}
-	x.Run.Follow(s.Settings, -1, func(i int, now uint64) { reserved(uint64(x.Times[i])*tick, int64(now)) })
+	x.Run.Follow(s.Settings, -1, func(i int, a *allocator.Allocator) { reserved(uint64(x.Times[i])*tick, int64(a.Reserved)) })
 }
 
 func verdict(surely, perhaps bool) string {
@@ -381,7 +390,16 @@ func (p *Prediction) Most() string {
 	if floor < own.Peak {
 		saves = "more than " + size(own.Peak-floor)
 	}
-	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s was cached, not in tensors (report --segments says where). No setting can save %s: tensors needed %s at some moment%s.", size(own.Peak), size(own.Cached), saves, size(floor), with)
+	cached := size(own.Cached) + " was cached, not in tensors"
+	switch {
+	case own.Unused > 0 && own.Unused < own.Cached:
+		cached += fmt.Sprintf(": %s was lost to fragmentation, beside tensors, and %s lay in empty segments", size(own.Cached-own.Unused), size(own.Unused))
+	case own.Unused > 0:
+		cached += ", in empty segments"
+	case own.Cached > 0:
+		cached += ", and lost to fragmentation, beside tensors"
+	}
+	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s. No setting can save %s: tensors needed %s at some moment%s.", size(own.Peak), cached, saves, size(floor), with)
 }
 
 // spread writes between which sizes a peak may be, if they differ by more than 2 %.

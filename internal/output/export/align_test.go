@@ -153,7 +153,7 @@ func TestRanksOnMoreGPUs(t *testing.T) {
 	}
 	for want, ranks := range map[string][]Side{
 		"": {rank("rank0", "0", "2"), rank("rank1", "1", "3")},
-		"rank1 holds 1.00 KiB on GPU 0, too, beside 2.00 KiB on GPU 1. In all, 2 of 3 ranks are on more GPUs than the others.": {rank("rank0", "0"), rank("rank1", "1", "0"), rank("rank2", "2", "0")},
+		"rank1 holds 1.00 KiB on GPU 0, too (not known 1.00 KiB), beside 2.00 KiB on GPU 1. In all, 2 of 3 ranks are on more GPUs than the others.": {rank("rank0", "0"), rank("rank1", "1", "0"), rank("rank2", "2", "0")},
 	} {
 		if got := onMoreGPUs(ranks); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -206,7 +206,7 @@ func TestRanksOfRecording(t *testing.T) {
 	}
 	out := ranksOf(t, Options{}, ranks...)
 	for _, want := range []string{"2 ranks hold", "pid 1129 the most", "fsdp.py:",
-		"pid 1129 holds 774 MiB on GPU 1, too, beside 2.35 GiB on GPU 0: 518 MiB of that is a second"} {
+		"pid 1129 holds 774 MiB on GPU 1, too (CUDA context 518 MiB, PyTorch 256 MiB), beside"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
 		}

@@ -83,7 +83,7 @@ func (f *Failures) counted() string {
 	case f.All == 1:
 		return text + " (the driver refused it " + times(f.Calls) + ")"
 	case f.Refused < f.All:
-		return fmt.Sprintf("%s (%d by the driver, in %s, and %d by a limit of the program's own)", text, f.Refused, bytefmt.Counted(f.Calls, "call"), f.All-f.Refused)
+		return fmt.Sprintf("%s (%d by the driver, which was asked %s, and %d by a limit of the program's own)", text, f.Refused, times(f.Calls), f.All-f.Refused)
 	}
 	return text + " (the driver refused " + bytefmt.Counted(f.Calls, "call") + " for them)"
 }

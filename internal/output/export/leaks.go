@@ -79,8 +79,12 @@ func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
 	if s.Freed {
 		page.Line("  Most of it was freed before the end of the recording.")
 	}
-	page.Line("  Grew through %d of the last %s, by %s each (median). Holds %s in %s (%s), of which %s in %s outlived %s (%s).",
-		s.Rises, bytefmt.Counted(s.Span, "interval"), bytefmt.Format(s.MedianRise), bytefmt.Format(x.InuseBytes), bytefmt.Counted(x.InuseObjects, "object"), bytefmt.SignedCount(s.GrowthObjects),
+	by := bytefmt.Format(s.MedianRise) + " each (median)"
+	if o.Steps > 0 { // some intervals have more steps than others
+		by = bytefmt.Format(s.Growth) + " in all"
+	}
+	page.Line("  Grew through %d of the last %s, by %s. Holds %s in %s (%s), of which %s in %s outlived %s (%s).",
+		s.Rises, bytefmt.Counted(s.Span, "interval"), by, bytefmt.Format(x.InuseBytes), bytefmt.Counted(x.InuseObjects, "object"), bytefmt.SignedCount(s.GrowthObjects),
 		bytefmt.Format(s.OldBytes), bytefmt.Counted(s.OldObjects, "object"), bytefmt.Counted(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
 	page.Line("  %s", labelText(&x.Labels))
 	title, frames := withoutNative("  STACK", x.Frames())

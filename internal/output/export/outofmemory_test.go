@@ -185,7 +185,7 @@ func TestFailures(t *testing.T) {
 		"several":        {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "4 requests failed for want of memory, of which 2 were granted in the end. The last one that was not, 4s after"},
 		"caught":         {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "2 requests failed for want of memory. The last one, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
 		"unknown":        {unknown, []*snapshot.OutOfMemory{fails(4, false)}, "(--oom). The process was gone within 5s."},
-		"one by a limit": {unknown, []*snapshot.OutOfMemory{refused(2), fails(4, false)}, "2 requests failed for want of memory (1 by the driver, in 2 calls, and 1 by a limit of the program's own). "},
+		"one by a limit": {unknown, []*snapshot.OutOfMemory{refused(2), fails(4, false)}, "2 requests failed for want of memory (1 by the driver, which was asked 2 times, and 1 by a limit of the program's own). "},
 		"running":        {running, []*snapshot.OutOfMemory{fails(4, false)}, "The process still ran when the trace ended, 5s later."},
 	} {
 		o := Options{Moment: &Moment{At: 4e9, Peak: 4e9, End: c.end}, Width: 400}

@@ -375,7 +375,7 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	t.Text(page)
 }
 
-// mostly names the cause of half of a row's memory or more, "" if there is none.
+// mostly names the cause of half of a row's memory or more, or else the two with most.
 func (x *overview) mostly(g *group) string {
 	causes, sum := map[string]int64{}, int64(0)
 	for _, s := range g.samples {
@@ -383,17 +383,17 @@ func (x *overview) mostly(g *group) string {
 		switch {
 		case cause == snapshot.Tensor:
 			cause = "tensors"
-		case cause == "allocations" && s.Owner != "pytorch" && libraryNames[s.Owner] != "":
+		case (cause == "allocations" || cause == "cause not known") && s.Owner != "pytorch" && libraryNames[s.Owner] != "":
 			cause = libraryNames[s.Owner]
 		}
 		causes[cause] += bytes
 		sum += bytes
 	}
-	most := slices.MaxFunc(slices.Sorted(maps.Keys(causes)), func(a, b string) int { return cmp.Compare(causes[a], causes[b]) })
-	if causes[most] < sum/2 {
-		return ""
+	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int { return cmp.Or(cmp.Compare(causes[b], causes[a]), strings.Compare(a, b)) })
+	if len(names) > 1 && causes[names[0]] < sum/2 {
+		return names[0] + ", " + names[1]
 	}
-	return most
+	return names[0]
 }
 
 // users returns how many users' memory is shown.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -144,9 +143,10 @@ func Ranks(w io.Writer, ranks []Side, when string, o Options, next ...Command) e
 // on, "" if all ranks are on as many GPUs. Often it is a context that a wrong device made.
 func onMoreGPUs(ranks []Side) string {
 	type rank struct {
-		name, own, gpu       string // gpu is the one with most of those that are not its own
-		held, bytes, context int64  // on own, and on gpu
-		gpus                 int
+		name, own, gpu string // gpu is the one with most of those that are not its own
+		held, bytes    int64  // on own, and on gpu
+		whose          string // what is on gpu
+		gpus           int
 	}
 	var out []rank
 	fewest := math.MaxInt
@@ -161,11 +161,8 @@ func onMoreGPUs(ranks []Side) string {
 			return cmp.Or(cmp.Compare(gpus[b].InuseBytes, gpus[a].InuseBytes), strings.Compare(a, b))
 		})
 		r := rank{name: ranks[i].Name, own: names[0], gpu: names[1], held: gpus[names[0]].InuseBytes, bytes: gpus[names[1]].InuseBytes, gpus: len(gpus)}
-		for _, s := range gpus[r.gpu].samples {
-			if s.Kind == event.KindContext.String() {
-				r.context += s.InuseBytes
-			}
-		}
+		x := overview{s: ranks[i].Snapshot, shown: inUse}
+		r.whose = strings.Join(x.owners(gpus[r.gpu].samples, ownerName), ", ")
 		out = append(out, r)
 	}
 	out = slices.DeleteFunc(out, func(r rank) bool { return r.gpus == fewest })
@@ -173,10 +170,7 @@ func onMoreGPUs(ranks []Side) string {
 		return ""
 	}
 	most := slices.MaxFunc(out, func(a, b rank) int { return cmp.Compare(a.bytes, b.bytes) })
-	text := fmt.Sprintf("%s holds %s on GPU %s, too, beside %s on GPU %s", most.name, bytefmt.Format(most.bytes), most.gpu, bytefmt.Format(most.held), most.own)
-	if most.context > 0 {
-		text += fmt.Sprintf(": %s of that is a second context", bytefmt.Format(most.context))
-	}
+	text := fmt.Sprintf("%s holds %s on GPU %s, too (%s), beside %s on GPU %s", most.name, bytefmt.Format(most.bytes), most.gpu, most.whose, bytefmt.Format(most.held), most.own)
 	if len(out) == 1 {
 		return text + ". No other rank is on so many GPUs."
 	}

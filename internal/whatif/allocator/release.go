@@ -16,6 +16,12 @@ func (a *Allocator) empty(of Flags) {
 	})
 }
 
+// Unused returns the bytes that EmptyCache would give back.
+func (a *Allocator) Unused() (bytes uint64) {
+	a.unused(0, func(_ *Block, n uint64) { bytes += n })
+	return bytes
+}
+
 // unused calls f with each block that empty gives back, and the bytes.
 func (a *Allocator) unused(of Flags, f func(b *Block, bytes uint64)) {
 	for _, p := range a.pools {

@@ -113,12 +113,11 @@ func (x *Result) note(request int, a *Allocator) {
 // Play returns how the run would have gone under settings, and with the cache emptied
 // before one of its requests (-1 for none).
 func (r *Run) Play(s Settings, emptied int) Result {
-	return r.Follow(s, emptied, func(int, uint64) {})
+	return r.Follow(s, emptied, func(int, *Allocator) {})
 }
 
-// Follow does what Play does, and calls after with each request and the bytes that are
-// reserved after it.
-func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved uint64)) Result {
+// Follow does what Play does, and calls after with each request and the allocator after it.
+func (r *Run) Follow(s Settings, emptied int, after func(request int, a *Allocator)) Result {
 	a := New(s)
 	blocks := make([]*Block, len(r.Addresses))
 	held := r.held
@@ -151,7 +150,7 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 			blocks[q.Tensor] = b
 			out.note(i, a)
 		}
-		after(i, a.Reserved)
+		after(i, a)
 	}
 	out.Segments = a.Segments
 	return out
