@@ -37,9 +37,9 @@ const (
 	blockPages = 4
 	blockSize  = pageSize * blockPages
 	// Lists may lead to and fro, and while they are followed there is little else in memory:
-	// up to 80 MiB. References lead to objects beside: up to 32 MiB, and to names from then
+	// up to 64 MiB. References lead to objects beside: up to 32 MiB, and to names from then
 	// on: 16 MiB.
-	listSlots = 5 << 10
+	listSlots = 4 << 10
 	edgeSlots = 2 << 10
 	nameSlots = 1 << 10
 	populated = 128 // blocks, of 2 MiB
