@@ -55,26 +55,35 @@ func workspaces(m *cache, functions []uint64, blocks map[uint64]*holder.Storage)
 
 // workspaceTable reads a std::map from a handle and a stream to a block, nil if it is none.
 func workspaceTable(m *cache, table uint64, blocks map[uint64]*holder.Storage) (out []uint64) {
-	header := table + 8
-	if table == 0 || table&7 != 0 || !(&allocatorReader{mem: m}).isSet(header) || m.word(header+32) > maxWorkspaces {
+	all := table != 0 && table&7 == 0
+	if !all || !eachNode(m, table+8, maxWorkspaces, func(node uint64) {
+		w := m.words(node, workspaceWords)
+		i := slices.IndexFunc(w, func(x uint64) bool { return blocks[x] != nil })
+		if all = all && i >= 0; all {
+			out = append(out, w[i])
+		}
+	}) || !all {
 		return nil
 	}
-	todo := []uint64{m.word(header + 8)}
-	for left := m.word(header + 32); len(todo) > 0 && left > 0; {
-		at := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if at == 0 {
-			continue
-		}
-		left--
-		w := m.words(at, workspaceWords)
-		i := slices.IndexFunc(w, func(x uint64) bool { return blocks[x] != nil })
-		if i < 0 {
-			return nil
-		}
-		out, todo = append(out, w[i]), append(todo, w[2], w[3])
-	}
 	return out
+}
+
+// eachNode calls visit with each node of a std::set or std::map whose own node is at an address. It reports whether
+// there is one, of so many nodes at most.
+func eachNode(m *cache, own, most uint64, visit func(node uint64)) bool {
+	left := m.word(own + 32)
+	if !(&allocatorReader{mem: m}).isSet(own) || left > most {
+		return false
+	}
+	for todo := []uint64{m.word(own + 8)}; len(todo) > 0 && left > 0 && m.tick(); {
+		node := todo[len(todo)-1]
+		if todo = todo[:len(todo)-1]; node != 0 {
+			left--
+			visit(node)
+			todo = append(todo, m.word(node+16), m.word(node+24))
+		}
+	}
+	return left == 0
 }
 
 // nameWorkspaces names workspaces of cuBLAS among what C++ alone holds.

@@ -2,6 +2,7 @@ package heap
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
@@ -21,7 +22,7 @@ const (
 	isCuPyPool
 )
 
-// cupyClasses are those of CuPy 9 to 14. They are extension types, so their names are whole.
+// cupyClasses are those of CuPy 9 to 15. They are extension types, so their names are whole.
 var cupyClasses = map[string]cupyClass{
 	"cupy._core.core.ndarray": isCuPyArray, "cupy._core.core._ndarray_base": isCuPyArray,
 	"cupy.cuda.memory.MemoryPointer": isCuPyPointer, "cupy.cuda.memory.BaseMemory": isCuPyMemory,
@@ -165,34 +166,50 @@ func (s *storageImpl) kept(name string) holder.Storage {
 	return holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Holder: name}
 }
 
-// cupyPool reads one pool: a dictionary of the chunks in use by their addresses, one of what each stream has free,
-// and how many bytes it has.
+// cupyPool reads one pool: up to CuPy 14.0 a dictionary of the chunks in use by their addresses, then one of what each
+// stream has free, and how many bytes it has. From 14.1 on there is no first one, the second has weak references,
+// and behind a mutex is how many bytes there are, and how many are in use.
 func (r *references) cupyPool(at uint64) (free []holder.Storage, ok bool) {
-	w := r.mem.words(at, 7)
-	if len(w) < 7 || r.py.typeOf(w[4]).flags&flagDict == 0 || r.py.typeOf(w[5]).flags&flagDict == 0 {
+	w := r.mem.words(at, 13)
+	isDict := func(at uint64) bool { return r.py.typeOf(at).flags&flagDict != 0 }
+	if len(w) < 13 || !isDict(w[4]) {
 		return nil, false
 	}
-	sum, ok := uint64(0), true
-	r.py.eachItem(w[4], func(key, chunk uint64) bool {
-		s, is := r.cupyChunk(chunk)
-		ok = ok && is && integer(r.py.text(key)) == int64(s.data)
-		sum += s.bytes
-		return ok
-	})
-	r.py.eachItem(w[5], func(_, arena uint64) bool {
-		list := r.mem.word(arena + 24)
-		bins := r.mem.words(r.mem.word(list+24), int(min(r.mem.word(list+16), maxGPUBlocks)))
-		ok = ok && r.cupy(arena) == isCuPyArena && uint64(len(bins)) == r.mem.word(list+16)
-		var chunks []uint64
-		for _, bin := range bins { // None, or a set
-			if r.py.typeOf(bin).shape == shapeSet {
-				r.eachMember(bin, func(m uint64) {
-					if m != 0 && len(chunks) < maxGPUBlocks {
-						chunks = append(chunks, m)
-					}
-				})
+	sum, ok, older := uint64(0), true, isDict(w[5])
+	arenas, total := w[4], w[10]-w[11]
+	if runtime.GOARCH == "arm64" { // whose mutex is larger
+		total = w[11] - w[12]
+	}
+	if older {
+		arenas, total = w[5], w[6]
+		r.py.eachItem(w[4], func(key, chunk uint64) bool {
+			s, is := r.cupyChunk(chunk)
+			ok = ok && is && integer(r.py.text(key)) == int64(s.data)
+			sum += s.bytes
+			return ok
+		})
+	}
+	r.py.eachItem(arenas, func(_, arena uint64) bool {
+		if !older {
+			if arena = r.mem.word(arena + weakReferent); r.cupy(arena) != isCuPyArena { // it has gone
+				return true
 			}
 		}
+		list := r.mem.word(arena + 24)
+		parts := r.mem.words(r.mem.word(list+24), int(min(r.mem.word(list+16), maxGPUBlocks)))
+		ok = ok && r.cupy(arena) == isCuPyArena && uint64(len(parts)) == r.mem.word(list+16)
+		var chunks []uint64
+		add := func(chunk uint64) {
+			if chunk != 0 && len(chunks) < maxGPUBlocks {
+				chunks = append(chunks, chunk)
+			}
+		}
+		for _, part := range parts { // None, a set of chunks, or one that waits to get into the tree
+			if add(part); r.py.typeOf(part).shape == shapeSet {
+				r.eachMember(part, add)
+			}
+		}
+		ok = ok && (older || eachNode(r.mem, arena+40, maxGPUBlocks, func(node uint64) { add(r.mem.word(node + 40)) }))
 		for _, chunk := range chunks {
 			if r.cupy(chunk) != isCuPyChunk { // what was removed
 				continue
@@ -204,7 +221,7 @@ func (r *references) cupyPool(at uint64) (free []holder.Storage, ok bool) {
 		}
 		return ok && len(free) < maxGPUBlocks
 	})
-	return free, ok && sum == w[6]
+	return free, ok && sum == total
 }
 
 // cupyChunk reads a part of memory, whose neighbours refer to it.

@@ -24,6 +24,9 @@ MemoryPointer = words.type("cupy.cuda.memory.MemoryPointer", 4, bits(3), 1)  # v
 Chunk = words.type("cupy.cuda.memory._Chunk", 7, bits(1, 5, 6), 1)  # vtable, mem, offset, size, stream_ident, prev, next
 Arena = words.type("cupy.cuda.memory._Arena", 8, bits(1), 1)  # vtable, _free, two vectors
 Pool = words.type("cupy.cuda.memory.SingleDeviceMemoryPool", 12, bits(1, 2, 3), 1)  # vtable, _allocator, _in_use, _arenas, _total_bytes
+# From 14.1 on: vtable, _pending_free, a std::set, __weakref__; vtable, _allocator, _arenas, a mutex, _total_bytes, _in_use_bytes
+NewArena = words.type("cupy.cuda.memory._Arena", 9, bits(1), 1, None, 8)
+NewPool = words.type("cupy.cuda.memory.SingleDeviceMemoryPool", 13, bits(1, 2), 1)
 # vtable, __weakref__, size, _shape, _strides, three flags, dtype, data, base
 Base = words.type("cupy._core.core._ndarray_base", 14, bits(11, 12, 13), 1)
 
@@ -121,6 +124,24 @@ strange = [
     new(pointer(memory, 0x7f2000000000), [10], [4, 4]),
 ]
 wild = [pointer(memory, 0x7f2000001001), pointer(memory, 0x7f2000000000, 2), pointer(words.fill(Memory(), 0x7f2000000000, 1 << 62, GPU), 0x7f2000000000)]
+
+
+def tree(arena, pending, chunks):
+    """A std::set of sizes and chunks in an arena, each node at the right of the one before."""
+    parent = own = id(arena) + 40
+    nodes = [array.array("Q", [0] * 6) for _ in chunks]
+    at = [n.buffer_info()[0] for n in nodes]
+    for i, c in enumerate(chunks):
+        nodes[i][:] = array.array("Q", [1, at[i - 1] if i else own, 0, at[i + 1] if i + 1 < len(at) else 0, 0x2000, id(c)])
+    vectors.extend(nodes)
+    return words.fill(arena, VTABLE, pending, 0, 0, at[0] if at else 0, at[0] if at else own, at[-1] if at else own, len(at))
+
+
+newer = words.fill(Memory(), 0x7f3000000000, 1 << 20, GPU)
+new_chunks = [words.fill(Chunk(), VTABLE, newer, 0x2000 * i, 0x2000, 7, NONE, NONE) for i in range(7)]
+arenas = [tree(NewArena(), new_chunks[:2], new_chunks[2:7]), tree(NewArena(), [], [])]
+new_pool = words.fill(NewPool(), VTABLE, NONE, {7: weakref.ref(arenas[0]), 8: weakref.ref(arenas[1])}, 0, 0, 0, 0, 0, 1 << 20, (1 << 20) - 7 * 0x2000)
+new_wrong = words.fill(NewPool(), VTABLE, NONE, {7: weakref.ref(arenas[0])}, 0, 0, 0, 0, 0, 1 << 20, 1 << 19)  # has more free than its chunks
 wrong = words.fill(Pool(), VTABLE, NONE, {}, {}, 512, 0)  # has more than its chunks
 twice = words.fill(Pool(), VTABLE, NONE, {0x7f0000000000: chunks[1]}, {}, 0x4000, 0)  # its key says otherwise
 del c, i

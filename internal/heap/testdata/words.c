@@ -1,5 +1,5 @@
-/* Extension types as Cython makes them, of any words: words.type(name, words, objects, gc, base) makes a type whose
- * objects have so many words after their head, of which those in the list are objects. words.fill(object, ...) sets
+/* Extension types as Cython makes them, of any words: words.type(name, words, objects, gc, base, weak) makes a type
+ * whose objects have so many words after their head, of which those with a bit are objects, and one is for weak references. words.fill(object, ...) sets
  * them: to a number, or to a reference. Nothing is ever freed. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -33,9 +33,9 @@ static int traverse(PyObject *o, visitproc visit, void *arg)
 static PyObject *new_type(PyObject *self, PyObject *args)
 {
 	const char *name;
-	int words, objects, gc;
+	int words, objects, gc, weak = 0;
 	PyObject *base = NULL;
-	if (!PyArg_ParseTuple(args, "siii|O", &name, &words, &objects, &gc, &base) || made == 64)
+	if (!PyArg_ParseTuple(args, "siii|Oi", &name, &words, &objects, &gc, &base, &weak) || made == 64)
 		return NULL;
 	PyTypeObject *t = calloc(1, sizeof *t);
 	((PyObject *)t)->ob_refcnt = 1000;
@@ -44,7 +44,8 @@ static PyObject *new_type(PyObject *self, PyObject *args)
 	t->tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | (gc ? Py_TPFLAGS_HAVE_GC : 0);
 	t->tp_traverse = gc ? traverse : NULL;
 	t->tp_new = PyType_GenericNew;
-	t->tp_base = (PyTypeObject *)base;
+	t->tp_weaklistoffset = weak ? sizeof(PyObject) + 8 * weak : 0;
+	t->tp_base = (PyTypeObject *)(base == Py_None ? NULL : base);
 	if (PyType_Ready(t) < 0)
 		return NULL;
 	all[made].type = t, all[made++].objects = objects;
