@@ -113,7 +113,7 @@ func (r *references) reducer(at uint64, c *class) {
 	own := r.cpp.chunk(w[0])
 	words := own
 	for i := 0; i+3 <= len(own); i++ {
-		if begin, end, room := own[i], own[i+1], own[i+2]; begin != 0 && begin&7 == 0 && begin < end && end <= room && len(words) < reducerWords {
+		if begin, end, room := own[i], own[i+1], own[i+2]; begin < end && end <= room && begin&7 == 0 && r.cpp.allocated(begin, room-begin) && len(words) < reducerWords {
 			words = append(words, r.mem.words(begin, int(min(end-begin, reducerWords))/8)...)
 		}
 	}
