@@ -54,7 +54,7 @@ async function main() {
 
   function span() {
     const from = last(time, chart.from), to = last(time, chart.to);
-    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact && !live ? "changes" : "moments"}${chart.all ? ", each drawn" : ": the highest of each pixel"}`;
+    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact && !live ? "changes" : "moments"}${chart.all ? ", each drawn" : "; where several share a pixel, the highest is drawn"}`;
   }
   // events lists what came and went between two chosen moments, or in view, about the chosen one.
   function events() {
