@@ -29,7 +29,7 @@ var withFlag = map[string]map[string][]string{
 		"from":    {"FILE --from 1s"},
 		"to":      {"FILE --from 0s --to 2s"},
 		"pattern": nil, // with --by pattern
-		"by":      {"FILE --by VALUE -n -1", "FILE --by owner,kind -n -1"},
+		"by":      {"FILE --by VALUE -n -1", "FILE --by shape", "FILE --by owner,kind -n -1"},
 		"csv":     {"FILE --by line,kind --csv", "FILE --steps --csv"},
 		"json":    {"FILE --by size --json"},
 		"steps":   {"FILE --steps"},

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
 
@@ -25,6 +27,7 @@ const reportExamples = `  gpumemtrace report train.pb.gz
   gpumemtrace report run.gmt --from 10m --to 12m # what was allocated and freed in between, and the peak
   gpumemtrace report run.gmt --by user          # or by command, container, pod, job; adds up all processes
   gpumemtrace report run.gmt --by size          # live allocations by size, in powers of two
+  gpumemtrace report run.gmt --by shape         # the shapes of tensors, recorded with --holders
   gpumemtrace report run.gmt --by freed-by      # where tensors were freed, recorded with --tensors --free-stacks
   gpumemtrace report run.gmt --by operator      # PyTorch's operators that the program called
   gpumemtrace report run.gmt --by module --turnover   # what was allocated and freed, even if nothing of it is held now
@@ -98,6 +101,9 @@ func (r *reportCommand) check() (format table.Format, err error) {
 }
 
 func (r *reportCommand) run(path string) error {
+	if slices.Equal(r.by, []string{"shape"}) || slices.Equal(r.by, []string{"shapes"}) {
+		return r.shapes(path)
+	}
 	format, err := r.check()
 	if err != nil {
 		return err
@@ -134,6 +140,35 @@ func (r *reportCommand) run(path string) error {
 		r.opts.Settings = tried(path, x.shown, r.opts.Segments)
 	}
 	return export.Report(os.Stdout, x.shown, r.opts)
+}
+
+// shapes shows the shapes that tensors had when heaps were read last: up to the moment that is asked for, or
+// after it.
+func (r *reportCommand) shapes(path string) error {
+	if r.rows.csv || r.rows.json {
+		return usagef("--by shape is a page of its own, without --csv and --json")
+	}
+	x, err := question{at: r.at, peak: true, want: state.Want{Holders: true}}.answer(path)
+	if err != nil {
+		return err
+	}
+	heaps := x.shown.Heaps
+	if len(heaps) == 0 && x.moment != nil {
+		heaps = x.moment.End.Heaps
+	}
+	for _, h := range heaps {
+		shown := holders.Report{PID: h.PID, Process: h.Process, Reading: h.Reading, By: holders.Shape}
+		fmt.Printf("As the heap of %s (%d) was read, %v after the trace began:\n", h.Process, h.PID, h.Begin.Sub(x.shown.Meta.Start).Round(time.Millisecond))
+		if why := shown.Refusal(); why != "" {
+			fmt.Printf("%s.\n", why)
+		} else if err := shown.Table(os.Stdout, holders.Options{Top: r.opts.Top, Width: r.opts.Width, Color: r.opts.Color}); err != nil {
+			return err
+		}
+	}
+	if len(heaps) == 0 {
+		return usagef("cannot group by shape: %s has no shapes of tensors. Trace with --holders 30s --record RUN; of a running process, sudo gpumemtrace holders -p PID --by shape shows them", path)
+	}
+	return nil
 }
 
 // lacking says what was asked of a file that does not have it.

@@ -101,3 +101,18 @@ func TestReportFreedBy(t *testing.T) {
 		}
 	}
 }
+
+// Shapes are of the last reading of the heap before the moment, or of the first one after it.
+func TestReportByShape(t *testing.T) {
+	for args, want := range map[string]string{
+		"":          "As the heap of python3 (470) was read, 20.543s after",
+		" --at end": "        8  8.00 MiB   22.1%  (1024, 256)  float32  Tensor",
+		" --at 1s":  "        4  1.00 MiB    2.8%  (256, 256)   float32  Parameter",
+	} {
+		v := command(t, strings.Fields("report "+mustAbs(t, recordings+"holders.gmt")+" --by shape"+args)...).start().ends(exitDone)
+		if out := v.stdout.String(); !strings.Contains(out, strings.TrimSpace(want)) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	command(t, "report", mustAbs(t, recordings+"profiler.gmt"), "--by", "shape").start().ends(exitUsage).says("Trace with --holders 30s --record RUN")
+}

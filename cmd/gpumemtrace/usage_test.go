@@ -80,7 +80,8 @@ func TestUsage(t *testing.T) {
 		{"report x --by categories", "did you mean category?"},
 		{"help reprot", "did you mean report?"},
 		{"report x --by stack", "cannot group by \"stack\""},
-		{"report x --by shapes", "sudo gpumemtrace holders -p PID --by shape"},
+		{"report x --by line,shape", "give --by shape alone"},
+		{"report x --by shape --csv", "without --csv and --json"},
 		{"report x --by layer", "give --by module_path"},
 		{"diff", "give two profiles"},
 	} {

@@ -92,7 +92,7 @@ func ParseBy(names ...string) (By, error) {
 
 // elsewhereSaid names the commands that answer what no grouping does.
 var elsewhereSaid = map[string]string{
-	"shape": "a recording has no shapes of tensors. Of a running process, sudo gpumemtrace holders -p PID --by shape shows them",
+	"shape": "shapes are a page of their own: give --by shape alone",
 	"layer": "the layers of a model are its modules. Trace with --tensors --holders 10s --record RUN, then give --by module_path; without --holders, --by module shows their classes",
 }
 
