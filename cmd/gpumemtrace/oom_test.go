@@ -139,7 +139,7 @@ func TestPageOfFindings(t *testing.T) {
 	b.Quiet()
 }
 
-// A page about a request that PyTorch repeated says that, and why more was free just after. The
+// A page about a request that PyTorch repeated says that, which is why more was free just after. The
 // failure has a moment of its own.
 func TestOutOfMemoryTwice(t *testing.T) {
 	recording, err := filepath.Abs("../../test/recordings/out_of_memory.gmt")
@@ -149,15 +149,16 @@ func TestOutOfMemoryTwice(t *testing.T) {
 	v := command(t, "report", recording, "--oom").start().ends(exitDone)
 	page := strings.Join(strings.Fields(v.stdout.String()), " ")
 	for _, says := range []string{
-		"just after, 4.05 GiB was free: the process had given memory back.",
-		"PyTorch gave 136 GiB back and asked again, and was refused again 384ms after the first time. It gave up 165ms after that.",
+		"nothing of the GPU's 140 GiB was free. PyTorch gave 136 GiB back",
+		"just after: 136 GiB used, 4.05 GiB free",
+		"and asked again, and was refused again 384ms after the first time. It gave up 165ms after that.",
 		"--before oom-1s --after oom",
 	} {
 		if !strings.Contains(page, says) {
 			t.Errorf("%q is missing from %s", says, page)
 		}
 	}
-	for at, says := range map[string]string{"oom": "\n6.634404682s after", "oom-1s": "\n5.634404682s after"} {
+	for at, says := range map[string]string{"oom": "\n6.634s after", "oom-1s": "\n5.634s after"} {
 		if v := command(t, "report", recording, "--at", at).start().ends(exitDone); !strings.Contains(v.stdout.String(), says) {
 			t.Errorf("--at %s: %.200s", at, v.stdout.String())
 		}

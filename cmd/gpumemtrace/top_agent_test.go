@@ -12,12 +12,16 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 )
@@ -46,6 +50,14 @@ func agentOf(t *testing.T, name string, o server.Options, at replay.Options) str
 		t.Fatal(err)
 	}
 	o.Source, o.Address, o.Insecure = &shown{state: s}, "localhost:0", o.WebConfig == ""
+	begun := make(chan struct{})
+	close(begun)
+	o.Begun, o.Metrics = begun, http.NotFoundHandler()
+	o.Ready, o.Healthy = func() error { return nil }, func() error { return nil }
+	o.NotSeen, o.Alerts, o.Leaks = func() []string { return nil }, func() []alert.Alert { return nil }, func() []leaks.Leak { return nil }
+	o.Recording = func() (string, time.Time) { return "", time.Time{} }
+	o.Labels = func(*snapshot.Process) map[string]string { return nil }
+	o.Warn = func(text string) { t.Log(text) }
 	srv, err := server.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func newWhatif() *cobra.Command {
 			if err := whatif.Write(os.Stdout, predictions, w); err != nil {
 				return err
 			}
-			commands := []export.Command{{Args: "report " + args[0] + " --segments", Answers: "How much is lost to fragmentation at the peak"}}
+			commands := []export.Command{{Args: "report " + args[0] + " --segments", Answers: "How its segments were divided at the peak"}}
 			if page == nil && slices.ContainsFunc(predictions, func(p *whatif.Prediction) bool { return p.Best() != "" }) {
 				commands = append(commands, export.Command{Args: "whatif " + args[0] + " -o " + of(args[0], ".html"), Answers: "The run over time, with an outline of what the best setting would hold"})
 			}

@@ -45,7 +45,11 @@ func absent(column string, s *snapshot.Sample) string {
 		}
 		return "held by " + holder.Alike(s.Holder)
 	case takenByDriver(s):
-		return "[" + snapshot.Cause(s) + "]"
+		cause := snapshot.Cause(s)
+		if cause == "cause not known" && libraryNames[s.Owner] != "" {
+			cause = libraryNames[s.Owner] + ", " + cause
+		}
+		return "[" + cause + "]"
 	}
 	switch column {
 	case "line":

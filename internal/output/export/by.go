@@ -217,11 +217,22 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 	if show == &turnover || by.Parts() {
 		return
 	}
+	asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
+	if len(asked) > 1 {
+		asked[:1].summary(page, samples, show)
+		if len(asked.sections(samples, show.shown)) < 2 {
+			return // a table has the rest
+		}
+	}
 	rows := gather(samples, func(s *snapshot.Sample) string {
 		if !snapshot.OnGPU(s.Kind) {
 			return ""
 		}
-		return render.Cut(by[0].valueOf(s), 60)
+		values := asked.values(s)
+		for i := range values {
+			values[i] = render.Cut(values[i], 60)
+		}
+		return strings.Join(values, " ")
 	})
 	bytes := map[string]int64{}
 	for name, g := range rows {
@@ -233,7 +244,7 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 		return fmt.Sprintf("%s (%s)", name, bytefmt.Format(bytes[name]))
 	}
 	if parts := listed(bytes, most, says); len(parts) > 1 {
-		page.Line("By %s: %s.", by[0].name, strings.Join(parts, ", "))
+		page.Line("By %s: %s.", strings.Join(asked.names(), " and "), strings.Join(parts, ", "))
 	}
 }
 

@@ -122,9 +122,10 @@ func (f *Failures) Order() string {
 
 // A Moment is a moment of a recording, as durations since its trace began.
 type Moment struct {
-	At   time.Duration
-	Peak time.Duration      // when most was held
-	End  *snapshot.Snapshot // what the end of the recording holds
+	At    time.Duration
+	First time.Duration      // when memory on a GPU was first held
+	Peak  time.Duration      // when most was held
+	End   *snapshot.Snapshot // what the end of the recording holds
 }
 
 // A Format is one way to write a snapshot.

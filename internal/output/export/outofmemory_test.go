@@ -208,7 +208,7 @@ func TestFailures(t *testing.T) {
 	if err := Report(&page, made(0), o); err != nil {
 		t.Fatal(err)
 	}
-	if text := page.String(); !strings.Contains(text, ": nothing was held, 4s before a request failed for want of memory (--at oom).") || !strings.Contains(text, "Next\n  What was held when a request failed:\n    gpumemtrace report run.gmt --at oom\n") || strings.Contains(text, "--by line") {
+	if text := page.String(); !strings.Contains(text, ": nothing was held, 4s before the last request failed for want of memory (--at oom).") || !strings.Contains(text, "Next\n  What was held when a request failed:\n    gpumemtrace report run.gmt --at oom\n") || strings.Contains(text, "--by line") {
 		t.Errorf("before it: %s", text)
 	}
 }

@@ -132,9 +132,13 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 		page.Line("At the end, %v after the trace began at %s: %s%s. The peak was at %v (--at peak).", rounded(m.At), began, now, exited(m.End), rounded(m.Peak))
 	default:
 		if x.shown(&sum) == 0 {
-			now = "nothing was held" + x.before()
+			now = "nothing was held"
+			if m.At < m.First {
+				now += fmt.Sprintf(" yet (the first memory came at %v)", rounded(m.First))
+			}
+			now += x.before()
 		}
-		when := fmt.Sprintf("%v after the trace began", m.At)
+		when := fmt.Sprintf("%v after the trace began", rounded(m.At))
 		if m.At == 0 {
 			when = "When the trace began"
 		}
@@ -152,7 +156,7 @@ func (x *overview) before() string {
 	if until < 0 {
 		return ""
 	}
-	return fmt.Sprintf(", %v before a request failed for want of memory (--at oom)", rounded(until))
+	return fmt.Sprintf(", %v before the last request failed for want of memory (--at oom)", rounded(until))
 }
 
 // inStep says in which training step the peak of one process is.
