@@ -158,11 +158,14 @@ type Setting struct {
 
 // use says how to use the setting.
 func (s *Setting) use() string {
-	slower := ""
-	if strings.HasPrefix(s.Name, "max_split_size_mb") {
-		slower = " It may be slower."
+	but := ""
+	switch {
+	case strings.HasPrefix(s.Name, "max_split_size_mb"):
+		but = " It may be slower."
+	case strings.HasPrefix(s.Name, "expandable_segments"):
+		but = " Sharing tensors with other processes (CUDA IPC) may then fail."
 	}
-	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s (if that has a value, add this after a comma).%s", s.Name, slower)
+	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s (or PYTORCH_ALLOC_CONF; if it has a value, add this after a comma).%s", s.Name, but)
 }
 
 // Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.

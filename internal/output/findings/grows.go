@@ -41,7 +41,7 @@ func growing(l *look) (out []Finding) {
 				object: object{of.PID, g.holder},
 				each:   g.each,
 				line:   g.line,
-				Change: "Append x.detach().cpu(), or keep a running sum: total += x.detach(). detach() alone frees the graph, and not the tensor.",
+				Change: "If no loss uses it later, keep x.detach().cpu(), or a running sum: total += x.detach(). detach() alone frees only the graph.",
 			})
 		}
 	}

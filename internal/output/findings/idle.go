@@ -58,7 +58,7 @@ func idleModules(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` was never called, while other modules were: its parameters take %s.", path, bytefmt.Format(bytes)),
 					Bytes:  bytes,
-					Change: "If nothing reads its weights directly, drop it. If it is needed later, move it with .cpu() after model.to(device).",
+					Change: "If nothing reads its weights, drop it. If it is used later, move it with .cpu() after model.to(device), and back with .to(device) before its use.",
 					object: object{h.PID, path},
 				})
 			}
@@ -138,9 +138,9 @@ func staleGradients(l *look) (out []Finding) {
 		}
 		if !begun && matters(stale, u.bytes) && stale >= u.bytes/100*leastStale {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("The gradients of the step before are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
+				Says:   fmt.Sprintf("The gradients of the last step are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
 				Bytes:  stale,
-				Change: "Up to that much is saved if optimizer.zero_grad() comes right after optimizer.step(), not after the next forward pass.",
+				Change: "Call optimizer.zero_grad() right after optimizer.step(), and without set_to_none=False: that saves up to that much.",
 			})
 		}
 	}

@@ -155,7 +155,7 @@ func oldGraphs(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` still links to the graphs of earlier training steps, which keep %s in %s.", variable(k.path), bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
 					Bytes:  k.bytes,
-					Change: "Write x = x.detach() before each step, and leave out retain_graph=True. Gradients then stop where a step begins.",
+					Change: "Write x = x.detach() before each step: gradients then stop there. Leave out retain_graph=True if only this needed it.",
 					object: object{r.PID, k.path},
 				})
 			}
@@ -203,7 +203,7 @@ func gathered(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` keeps all results on the GPU: %s (%s)%s.", k.path, bytefmt.Counted(k.storages, "tensor"), bytefmt.Format(k.bytes), madeAt(l.lines(samples)[0].name)),
 					Bytes:  k.bytes,
-					Change: "Append x.detach().cpu(), or compute the metric of each batch and keep only that.",
+					Change: "If no loss uses them, append x.detach().cpu(), or only what the metric needs.",
 					object: object{r.PID, k.path},
 				})
 			}
@@ -245,7 +245,7 @@ func collectedGraphs(l *look) (out []Finding) {
 				Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
 				Bytes:  graph,
 				object: object{h.PID, r.Holder},
-				Change: "For logging, append x.detach(). If their sum is differentiated later, call backward() on each item at once instead: gradients add up.",
+				Change: "For logging, append x.detach(). To train on the sum, call backward() on each item as it is made, if they share no graph: gradients add up.",
 			})
 		}
 	}
@@ -287,9 +287,9 @@ func noBackward(l *look) (out []Finding) {
 		}
 		found[r.PID] = true
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("The model runs with gradients on, but no backward pass follows: autograd keeps %s of activations, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
+			Says:   fmt.Sprintf("The model runs with gradients on, but no backward pass followed: autograd keeps %s of activations, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
 			Bytes:  bytes,
-			Change: "Put \"with torch.no_grad():\" around that call. model.eval() does not do that.",
+			Change: "If it does not train, call it under torch.no_grad(). model.eval() is not enough.",
 		})
 	}
 	return out
@@ -352,10 +352,10 @@ func frozenCopies(l *look) (out []Finding) {
 					continue
 				}
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("`%s` is a second copy of `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
+					Says:   fmt.Sprintf("`%s` has the same layers as `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
 					Bytes:  bytes[copied],
 					object: object{h.PID, copied},
-					Change: "If it is an average that is only evaluated, keep it on the CPU. If it is a reference that never changes, convert it to bfloat16, or with LoRA turn the adapter off instead.",
+					Change: "If it is an average for evaluation, keep it on the CPU, and update it from p.cpu(). If it is a reference that never changes, use bfloat16 (less exact), or with LoRA turn the adapter off instead.",
 				})
 				break
 			}
@@ -383,9 +383,9 @@ func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time
 func heldBy(what string) func(*look) []Finding {
 	kinds := map[string]struct{ says, change string }{
 		"hook": {"A hook of a module keeps %[2]s in %[3]s: %[1]s.",
-			"Clear that container after each step, and store x.detach().cpu() in it. If you no longer need the hook, call remove() of the handle that its registration returned."},
+			"Clear that container after each step, and if no loss uses it, store x.detach().cpu() in it. To remove the hook, call remove() of what register_forward_hook() returned."},
 		"traceback": {"A stored exception keeps the local variables of the functions that it passed through: %[2]s in %[3]s, %[1]s.",
-			"In code, keep traceback.format_exc() instead of the exception, and retry after the except block. In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None."},
+			"In code, keep traceback.format_exc() instead of the exception. If you retry, do so after the except block. In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None."},
 	}
 	// What the marks lead to is of one hook, or of one exception.
 	marks := map[string][]string{"hook": {"_hooks["}, "traceback": {".__traceback__", "sys.last_"}}[what]
@@ -433,8 +433,12 @@ func cycles(l *look) (out []Finding) {
 	for _, h := range l.heaps {
 		for _, k := range keeps(h.Reading, (*holder.Storage).Stuck) {
 			if matters(k.bytes, onGPU(h.Reading)) {
-				change := "Use torch.autograd.grad(loss, parameters, create_graph=True), which leaves .grad alone. Or call optimizer.zero_grad() after each optimizer.step()."
-				if !strings.HasSuffix(k.path, holder.GradientCycle) {
+				change := "Set .grad to None after each use, as optimizer.zero_grad() does. Or use torch.autograd.grad(loss, parameters, create_graph=True), and set p.grad = g.detach() for the optimizer."
+				switch {
+				case strings.HasSuffix(k.path, holder.GradientCycle):
+				case !strings.Contains(k.path, "Backward"): // not on what autograd made of a Function
+					change = "Delete one of the references on that path when you no longer need what it leads to."
+				default:
 					change = "In forward, call ctx.save_for_backward(*tensors) instead of storing them on ctx, and read ctx.saved_tensors in backward."
 				}
 				out = append(out, Finding{
@@ -474,7 +478,7 @@ func waiting(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Leave out record_stream: after the last use on the other stream, and before the tensor is freed, let the stream that made it wait for that one (own.wait_stream(other)). If the CPU runs many steps ahead, synchronize every few steps.",
+				Change: "After the last use on the stream other, and before it is freed, call own.wait_stream(other), where own is the stream that made it. Only then leave out record_stream. If the CPU runs many steps ahead, synchronize every few steps.",
 			})
 		}
 	}
@@ -520,7 +524,7 @@ func secondCopies(l *look) (out []Finding) {
 			}
 			if n >= 4 && bytes >= all/100*80 && matters(bytes, onGPU(h.Reading)) {
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("`%s` holds a second copy of the model's parameters: %s in %s of the same shapes.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
+					Says:   fmt.Sprintf("`%s` holds %[3]s with the shapes of the model's parameters: %[2]s.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
 					Bytes:  bytes,
 					object: object{h.PID, root},
 					Change: "If it is a loaded checkpoint, use torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. If it is your best state so far, keep it on the CPU.",

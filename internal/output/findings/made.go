@@ -27,7 +27,7 @@ func optimizerTemporaries(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The optimizer's step%s makes %s of temporary tensors at the peak, because it updates all parameters together (foreach).", l.lines(made)[0].at(), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Pass fused=True (Adam, AdamW, SGD), and no foreach=True. With other optimizers foreach=False helps, and is slower.",
+				Change: "Pass fused=True (Adam, AdamW, SGD), or else foreach=False, which is slower. Set it in the param_groups of a loaded state, too.",
 			})
 		}
 	}
@@ -65,7 +65,7 @@ func typeCopies(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%s %s of the peak%s.", what, bytefmt.Format(bytes), madeAt(line(s))),
 				Bytes:  bytes,
-				Change: "If these are logits, compute the projection and the loss in chunks, each under torch.utils.checkpoint. Otherwise convert in parts, or not at all.",
+				Change: "If these are logits, compute the projection and the loss in chunks, each under checkpoint(use_reentrant=False). Otherwise leave out the conversion, if you can.",
 			})
 		}
 	}
@@ -103,7 +103,7 @@ func checkpointing(l *look) (out []Finding) {
 		told("", "", "Tensors that a torch.autograd.Function stores on ctx stay: call ctx.save_for_backward(...) instead, and read ctx.saved_tensors in backward.",
 			func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
 		if path, classes := l.evalMode(u.pid); path != "" {
-			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode.",
+			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode. Dropout is then on again.",
 				func(s *snapshot.Sample) bool { return classes[s.Module] })
 		}
 	}
@@ -139,9 +139,9 @@ func workspaces(l *look) (out []Finding) {
 		bytes, _ := l.sumOf(all)
 		if objects := mostAlike(all); objects > usual && matters(bytes, u.bytes) {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
+				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), one for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
 				Bytes:  bytes,
-				Change: "Multiply on fewer streams, or start with CUBLAS_WORKSPACE_CONFIG=:4096:2 (with deterministic algorithms :16:8), which may be slower.",
+				Change: "Multiply on fewer streams, or start with CUBLAS_WORKSPACE_CONFIG=:16:8 (128 KiB each), which may be slower and round differently.",
 			})
 		}
 	}
@@ -186,7 +186,7 @@ func buckets(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("DistributedDataParallel has a copy of all gradients in its buckets: %s.", bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Call detach_() on no .grad, and keep none beyond its step.",
+				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Never call .grad.detach_(), and clone a .grad that you keep.",
 			})
 		}
 	}
@@ -227,7 +227,7 @@ func graphPools(l *look) (out []Finding) {
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("Each of %d CUDA graphs has a private pool: %s in all. They cannot use each other's memory.", of.pools, bytefmt.Format(of.bytes)),
 			Bytes:  of.saves(),
-			Change: fmt.Sprintf("Capture the later ones with torch.cuda.graph(g, pool=first_graph.pool()): up to %s less. Do so only if they replay one at a time, in the order of their capture, and copy an output before the next replay.", bytefmt.Format(of.saves())),
+			Change: fmt.Sprintf("Capture the later ones with torch.cuda.graph(g, pool=first_graph.pool()): up to %s less. Then replay one at a time, and copy an output before the next replay. If one reads what another wrote, keep the order of capture.", bytefmt.Format(of.saves())),
 		})
 	}
 	return out
@@ -275,7 +275,7 @@ func fragmentation(l *look) (out []Finding) {
 		f := Finding{
 			Says:   fmt.Sprintf("Fragmentation wastes %s of the %s that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", bytefmt.Format(lost), bytefmt.Format(a.Total().Reserved)),
 			Bytes:  lost,
-			Change: "gpumemtrace whatif RUN says which setting of PyTorch's allocator saves how much.",
+			Change: "gpumemtrace whatif RUN says which setting of PyTorch's allocator saves how much. If none helps, use fewer different batch sizes.",
 		}
 		if s := l.setting(a); s != nil {
 			f.Bytes, f.Change = s.Saves, s.Says+" "+s.use()

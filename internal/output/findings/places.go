@@ -29,7 +29,7 @@ func secondGPUs(l *look) (out []Finding) {
 		change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) at the start."
 		switch {
 		case l.jax(u.pid):
-			change = fmt.Sprintf("JAX opens each GPU that it sees. Start it with CUDA_VISIBLE_DEVICES=%s, or with JAX_PLATFORMS=cpu if it needs none.", l.uses[i].gpu)
+			change = fmt.Sprintf("JAX opens each GPU that it sees. Start the program with CUDA_VISIBLE_DEVICES=%s, which makes that its GPU 0, or with JAX_PLATFORMS=cpu if JAX needs none.", l.uses[i].gpu)
 		case line(context) == "":
 			change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA."
 		}
@@ -181,7 +181,7 @@ func orphans(l *look) (out []Finding) {
 				Says: fmt.Sprintf("%s (pid %d) has outlived the process that started it (pid %d), which ended %v after the trace began: %v later it still holds %s.",
 					p.Name, p.PID, p.Parent, p.ParentEnded.Sub(l.end.Meta.Start).Round(time.Second), since.Round(time.Second), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "If nothing needs it any more, end it. Children end with their parent by multiprocessing.Process(daemon=True), and by prctl(PR_SET_PDEATHSIG, SIGTERM) in the child even if the parent is killed.",
+				Change: "If nothing needs it any more, end it. To prevent it, call prctl(PR_SET_PDEATHSIG, SIGTERM) in the child. Or start it as Process(daemon=True), which may have no children and stays if the parent is killed.",
 			})
 		}
 	}

@@ -97,7 +97,7 @@ func TestRules(t *testing.T) {
 		{"idle-module", idle("aten::linear", false), idle("aten::linear", true), // a projection that is used without a call
 			"`model.decoder` was never called, while other modules were: its parameters take 64.0 MiB.", 64 * mib},
 		{"stale-gradients", stale(stacks.Activation), stale(stacks.Gradient), // the backward pass has begun
-			"The gradients of the step before are still held at the peak: 256 MiB, in 1 tensor.", 256 * mib},
+			"The gradients of the last step are still held at the peak: 256 MiB, in 1 tensor.", 256 * mib},
 		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
 			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
 			"A hook of a module keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
@@ -107,7 +107,7 @@ func TestRules(t *testing.T) {
 			ofHeap(storages(4, "failures[%d].__traceback__.tb_frame.<local>.hidden", 1024, nil)...),
 			"A stored exception keeps the local variables of the functions that it passed through: 192 MiB in 8 tensors, `failures[*].__traceback__.tb_frame.<local>.hidden` and 1 more.", 192 * mib},
 		{"second-copy", ofHeap(copies(8)...), ofHeap(copies(3)...),
-			"`checkpoint` holds a second copy of the model's parameters: 128 MiB in 8 tensors of the same shapes.", 128 * mib},
+			"`checkpoint` holds 8 tensors with the shapes of the model's parameters: 128 MiB.", 128 * mib},
 		{"cycle", ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, nil)...),
 			ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, func(s *holder.Storage) { s.Cycle = true })...), // will be collected
 			"64.0 MiB in 2 tensors leaked: they are in a reference cycle that gc.collect() cannot free: Scale.x (class Scale, scale.py:12).", 64 * mib},
@@ -147,14 +147,14 @@ func TestRules(t *testing.T) {
 			m.tensors(stacks.Workspace, "aten::addmm", 4, 128*mib, python("step", "/home/me/train.py", 20), main)
 			m.tensors(stacks.Workspace, "aten::addmm", 4, 4*mib, python("step", "/home/me/train.py", 20), main)
 			return m.Snapshot
-		}(), "cuBLAS keeps 16 workspaces (512 MiB), for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
+		}(), "cuBLAS keeps 16 workspaces (512 MiB), one for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
 		{"no-backward", inference(false), inference(true),
-			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+			"The model runs with gradients on, but no backward pass followed: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
 		{"no-backward", evaluation(false, 11*time.Second), evaluation(true, 11*time.Second), // the modules are in training mode
-			"The model runs with gradients on, but no backward pass follows: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+			"The model runs with gradients on, but no backward pass followed: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
 		{"no-backward", evaluation(false, 11*time.Second), evaluation(false, 9*time.Second), "The model runs with gradients on", 256 * mib}, // a step may come
-		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` is a second copy of `model`, and needs no gradient: 128 MiB.", 128 * mib},
-		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` is a second copy of `model`", 128 * mib}, // a smaller model
+		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` has the same layers as `model`, and needs no gradient: 128 MiB.", 128 * mib},
+		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` has the same layers as `model`", 128 * mib}, // a smaller model
 		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
 		{"communicators", groups(8), groups(2), "NCCL holds up to 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
 		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, one for each shape; most are from me/train.py:31 <module>.", 768 * mib},
@@ -247,7 +247,7 @@ func TestRules(t *testing.T) {
 // A setting that helps is what to change about fragmentation, and a finding where there is none.
 func TestSettings(t *testing.T) {
 	helps := Setting{PID: 7, Process: "python3", GPU: "0", Name: "max_split_size_mb:64", Says: "With it PyTorch would have reserved 3.00 GiB.", Saves: 500 * mib}
-	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 (if that has a value, add this after a comma). It may be slower."
+	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 (or PYTORCH_ALLOC_CONF; if it has a value, add this after a comma). It may be slower."
 	for _, c := range []struct {
 		s    *snapshot.Snapshot
 		want Finding
