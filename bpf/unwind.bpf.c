@@ -89,7 +89,7 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->expect = u->id = 0;
 	u->top = th->top;
 	u->py_low = th->py_low;
-	uw_hidden(u);
+	uw_hidden(slot);
 	uw_no_pages(u);
 	uw_near(u);
 	uw_python_begin(u, process);

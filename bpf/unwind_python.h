@@ -63,7 +63,7 @@ struct task_struct___gm_image {
 
 /* uw_image returns a number for the image that the running process has: execve replaces
  * it by another. */
-gm_inline u64 uw_image(void)
+__attribute__((noinline)) u64 uw_image(void)
 {
 	struct task_struct___gm_image *task = (void *)bpf_get_current_task_btf();
 	return gm_mix(task->group_leader->start_boottime, task->self_exec_id);

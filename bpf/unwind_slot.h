@@ -307,16 +307,19 @@ gm_inline u64 uw_thread_pointer(void)
 
 /* uw_hidden lists the return addresses that pending uretprobes hide, innermost
  * first (kernel/events/uprobes.c, prepare_uretprobe). */
-gm_inline void uw_hidden(struct unwind *u)
+__attribute__((noinline)) u32 uw_hidden(u32 slot)
 {
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
 	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
 	u->trampoline = ~0ULL; /* no return address */
 	struct uprobe_task___gm *utask = task->utask;
 	if (!utask)
-		return;
+		return 0;
 	struct return_instance___gm *ri = utask->return_instances;
 	if (!ri)
-		return;
+		return 0;
 	gm_trampoline(&u->trampoline);
 	for (u32 i = 0; i < UW_HIDDEN; i++) {
 		u->hidden[i].at = 0;
@@ -326,6 +329,7 @@ gm_inline void uw_hidden(struct unwind *u)
 		u->hidden[i].address = ri->orig_ret_vaddr;
 		ri = ri->next;
 	}
+	return 0;
 }
 
 /* uw_hidden_at returns the original return address for the user address at, which holds
