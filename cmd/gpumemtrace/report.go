@@ -158,7 +158,12 @@ func (r *reportCommand) shapes(path string) error {
 	}
 	for _, h := range heaps {
 		shown := holders.Report{PID: h.PID, Process: h.Process, Reading: h.Reading, By: holders.Shape}
-		fmt.Printf("As the heap of %s (%d) was read, %v after the trace began:\n", h.Process, h.PID, h.Begin.Sub(x.shown.Meta.Start).Round(time.Millisecond))
+		read := h.Begin.Sub(x.shown.Meta.Start).Round(time.Millisecond)
+		fmt.Printf("As the heap of %s (%d) was read, %v after the trace began.", h.Process, h.PID, read)
+		if x.moment != nil && x.moment.At.Round(time.Millisecond) != read {
+			fmt.Printf(" Shapes are not known at %v.", x.moment.At.Round(time.Millisecond))
+		}
+		fmt.Println()
 		if why := shown.Refusal(); why != "" {
 			fmt.Printf("%s.\n", why)
 		} else if err := shown.Table(os.Stdout, holders.Options{Top: r.opts.Top, Width: r.opts.Width, Color: r.opts.Color}); err != nil {

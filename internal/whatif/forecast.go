@@ -251,7 +251,7 @@ func (f *Fit) far(n int) string {
 	if float64(n) <= tested*f.at {
 		return ""
 	}
-	return fmt.Sprintf(" That is %.0f times the largest number that was measured: record a run nearer to it before you rely on it.", float64(n)/f.at)
+	return fmt.Sprintf(" %d is %.0f times the largest number that was measured: record a run nearer to it before you rely on it.", n, float64(n)/f.at)
 }
 
 // answers says whether a number fits into so much memory of a GPU, "" if that is not known. own is what the
