@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -42,6 +43,9 @@ func Diff(w io.Writer, a, b Side, o Options) error {
 		return page.Flush("write diff")
 	}
 	diffBy(page, gpuOnly(a.Snapshot), gpuOnly(b.Snapshot), categoryBy, "What for", o)
+	if text := cachedBy(a.Snapshot, b.Snapshot); text != "" {
+		page.Line("  %s", text)
+	}
 	diffBy(page, a.Snapshot, b.Snapshot, lineBy, "Lines of the program", o)
 	diffStacks(page, a.Snapshot, b.Snapshot, o)
 	return page.Flush("write diff")
@@ -100,6 +104,27 @@ func headline(a, b Side) string {
 		return fmt.Sprintf("%s more memory on GPUs: %s, and %s before", bytefmt.Format(y-x), bytefmt.Format(y), bytefmt.Format(x))
 	}
 	return fmt.Sprintf("%s less memory on GPUs: %s, and %s before", bytefmt.Format(x-y), bytefmt.Format(y), bytefmt.Format(x))
+}
+
+// cachedBy says for which line the cached memory changed most: which one made PyTorch take it from CUDA. It is
+// "" if that is little.
+func cachedBy(a, b *snapshot.Snapshot) string {
+	cached := func(s *snapshot.Snapshot) *snapshot.Snapshot {
+		out := *s
+		out.Samples = nil
+		for _, x := range s.Samples {
+			if x.Kind == snapshot.Cached {
+				x.Kind = event.KindDevice.String() // the line of what is cached is not told
+				out.Samples = append(out.Samples, x)
+			}
+		}
+		return &out
+	}
+	rows := differences(tally(lineBy, cached(a), cached(b))[""], (*tallied).change)
+	if len(rows) == 0 || abs(rows[0].change()) < 1<<20 {
+		return ""
+	}
+	return fmt.Sprintf("Of what is cached, %s is in segments that PyTorch took for %s.", bytefmt.Signed(rows[0].change()), rows[0].values[0])
 }
 
 // gpuOnly returns a snapshot of the memory on GPUs.
