@@ -228,7 +228,7 @@ class Chart {
     // Of steps each, or each 2nd, 10th, 20th, ..., so that they stay apart.
     let steps = of("step").filter((m) => m.t >= this.from && m.t <= this.to);
     for (let every = 1, by = 2; steps.length > width / ratio / 12; by = 7 - by) { every *= by; steps = steps.filter((m) => m.step % every === 0); }
-    for (const [i, m] of steps.entries()) put(m.t, i ? m.short : "step " + m.short, markKinds.step);
+    for (const m of steps) put(m.t, m.short, markKinds.step);
     ctx.restore();
   }
 }
