@@ -34,9 +34,9 @@ func (f *leakFlags) addForRecording(s *pflag.FlagSet) {
 	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default a twelfth of the training steps, or else of the time in which memory was taken)")
 }
 
-// reportLeaks prints what leaks in a recording up to at, or else to where memory grew last: what a program
-// frees as it ends would hide a leak. Training steps are intervals if there are enough. Where nothing leaks
-// from step to step, or there are none, the time since the first memory is divided.
+// reportLeaks prints what leaks in a recording up to at. Without at it looks no further than to where memory
+// grew last: what a program frees as it ends would hide a leak. First, each interval has as many training
+// steps. If that finds nothing, or there are too few steps, the whole time is cut into equal intervals.
 func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 	span, end, err := measure(path)
 	if err != nil {

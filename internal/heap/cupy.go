@@ -36,7 +36,7 @@ const (
 	pooledRounds = 4  // readings of a pool that changes
 )
 
-// cupy tells what an object of CuPy is.
+// cupy returns which of CuPy's classes an object is of, notCuPy if it is of none.
 func (r *references) cupy(at uint64) cupyClass { return r.py.typeOf(at).cupy }
 
 // cupyMemory reads an object that stands for memory, which may be none.

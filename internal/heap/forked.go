@@ -11,8 +11,11 @@ import (
 // driverFile is what each process with CUDA maps, and what is not mapped in a process that it forks.
 const driverFile = "/dev/nvidia-uvm"
 
-// forkedFrom returns the process that has the GPU memory that the objects of another stand for, because it forked
-// that one when it had CUDA; 0 for none.
+// maxForks bounds the ancestors that are looked at. Each may have a large table of mappings.
+const maxForks = 8
+
+// forkedFrom returns the ancestor whose GPU memory the objects of a process stand for: CUDA does not work in a process
+// that was forked after CUDA began, but its heap is a copy. It is 0 if there is none.
 func forkedFrom(pid int) int {
 	if proc.Maps(pid, driverFile) {
 		return 0
@@ -26,7 +29,7 @@ func forkedFrom(pid int) int {
 		return b
 	}
 	own := random(pid)
-	for range 64 {
+	for range maxForks {
 		parent, err := proc.Parent(pid)
 		if err != nil || parent <= 0 || own == [16]byte{} || proc.Random(parent) != at || random(parent) != own {
 			return 0
@@ -39,7 +42,7 @@ func forkedFrom(pid int) int {
 	return 0
 }
 
-// dropInherited leaves out what a process has from the one that forked it.
+// dropInherited leaves out GPU memory of the process that forked this one, and says so.
 func dropInherited(pid int, reading *holder.Reading) {
 	onGPU := func(s holder.Storage) bool { return !s.OnCPU() }
 	if !slices.ContainsFunc(reading.Storages, onGPU) {

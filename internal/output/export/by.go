@@ -256,7 +256,8 @@ func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 	if n < math.MaxInt && by.index("line") >= 0 { // lines that only called others
 		rows = slices.DeleteFunc(rows, func(key string) bool { return show.of(&groups[key].amount) == 0 })
 	}
-	if several := slices.IndexFunc(by[1:], func(c column) bool { return !c.beside }) >= 0; several { // rows with one value in the first column follow each other
+	if slices.ContainsFunc(by[1:], func(c column) bool { return !c.beside }) {
+		// Rows with one value in the first column follow each other.
 		first := map[string]int64{}
 		for _, g := range groups {
 			first[g.values[0]] += show.of(&g.amount)

@@ -106,15 +106,15 @@ func headline(a, b Side) string {
 	return fmt.Sprintf("%s less memory on GPUs: %s, and %s before", bytefmt.Format(x-y), bytefmt.Format(y), bytefmt.Format(x))
 }
 
-// cachedBy says for which line the cached memory changed most: which one made PyTorch take it from CUDA. It is
-// "" if that is little.
+// cachedBy names the line that made PyTorch take from CUDA what changed most of the cached memory. It is "" for
+// less than 1 MiB.
 func cachedBy(a, b *snapshot.Snapshot) string {
 	cached := func(s *snapshot.Snapshot) *snapshot.Snapshot {
 		out := *s
 		out.Samples = nil
 		for _, x := range s.Samples {
 			if x.Kind == snapshot.Cached {
-				x.Kind = event.KindDevice.String() // the line of what is cached is not told
+				x.Kind = event.KindDevice.String() // lineBy has no line for what is cached
 				out.Samples = append(out.Samples, x)
 			}
 		}

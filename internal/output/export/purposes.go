@@ -61,7 +61,7 @@ func (x *overview) reserved(page *render.Page, samples []*snapshot.Sample) {
 			return name
 		}
 		switch cause := snapshot.Cause(s); cause {
-		case event.KindContext.String(): // which is said of it anyway
+		case event.KindContext.String(): // purpose.says adds the word
 			return "PyTorch's"
 		case "local memory", "code", "stream":
 			return "PyTorch's " + cause

@@ -116,7 +116,8 @@ type Verdict struct {
 	Findings []Finding // those that cost most first
 	All      int       // rules that apply to the program
 	lacks    []lack
-	pytorchs bool // it is of a snapshot that PyTorch wrote
+	// ofSnapshot: it is of a file that PyTorch wrote.
+	ofSnapshot bool
 }
 
 // A lack is a rule that could not look, and what it needs first.
@@ -141,10 +142,12 @@ func (v *Verdict) Of(rule string) []Finding {
 	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return f.Rule != rule })
 }
 
+// accumulating are the rules of what a program keeps more and more of.
+var accumulating = []string{"growth", "old-graph", "collected-graphs", "gathered", "hook", "traceback", "cycle"}
+
 // Accumulated returns what v says of memory that a program keeps more and more of: people call it a leak.
 func (v *Verdict) Accumulated() *Verdict {
-	leaks := []string{"growth", "old-graph", "collected-graphs", "gathered", "hook", "traceback", "cycle"}
-	return &Verdict{Findings: slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return !slices.Contains(leaks, f.Rule) })}
+	return &Verdict{Findings: slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return !slices.Contains(accumulating, f.Rule) })}
 }
 
 // A Setting is what the best setting of PyTorch's allocator would have changed on a GPU of a process.
@@ -183,7 +186,7 @@ func FindInHeap(h snapshot.Heap) *Verdict {
 }
 
 func (l *look) find(rules []Rule) *Verdict {
-	v := &Verdict{All: len(rules), pytorchs: l.peak.Meta.StackMode == snapshot.ByPyTorch}
+	v := &Verdict{All: len(rules), ofSnapshot: l.peak.Meta.StackMode == snapshot.ByPyTorch}
 	for i := range rules {
 		r := &rules[i]
 		if j := slices.IndexFunc(r.Needs, func(n Need) bool { return !l.has(n) }); j >= 0 {
@@ -302,7 +305,7 @@ func (v *Verdict) lacking() string {
 		parts = append(parts, fmt.Sprintf("%s (%d)", n, rules[n]))
 	}
 	how := "To look for the others, trace " + strings.Join(parts, ", ")
-	if v.pytorchs {
+	if v.ofSnapshot {
 		how = "PyTorch's snapshots cannot show the others: trace the program with sudo gpumemtrace --tensors --holders 30s"
 	}
 	return fmt.Sprintf("%d of %s were looked for. %s", v.All-n, bytefmt.Counted(v.All, "cause"), how)

@@ -356,3 +356,15 @@ func TestOrder(t *testing.T) {
 		t.Errorf("%+v", v.Findings)
 	}
 }
+
+func TestAccumulated(t *testing.T) {
+	for _, rule := range accumulating {
+		if !slices.Contains(Names(), rule) {
+			t.Errorf("there is no rule %q", rule)
+		}
+	}
+	v := Verdict{Findings: []Finding{{Rule: "workers"}, {Rule: "growth"}}}
+	if got := v.Accumulated().Findings; len(got) != 1 || got[0].Rule != "growth" {
+		t.Errorf("%+v", got)
+	}
+}
