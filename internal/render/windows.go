@@ -39,10 +39,10 @@ func WindowCells(x *snapshot.Windowed, r *snapshot.WindowedRow) []string {
 	life := ""
 	if r.Freed > 0 {
 		digits := 10 * time.Microsecond
-		if r.Life > time.Second {
+		if r.MeanLife() > time.Second {
 			digits = time.Millisecond
 		}
-		life = r.Life.Round(digits).String()
+		life = r.MeanLife().Round(digits).String()
 	}
 	return []string{bytefmt.Format(r.Sample.PeakBytes), bytefmt.Format(int64(bytes)), fmt.Sprintf("%.1f", objects), life, bytefmt.SomeCount(r.Outlived)}
 }

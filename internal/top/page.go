@@ -67,15 +67,8 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 	if p.Window > 0 {
 		write("Stacks that grew most in "+short(p.Window), m.stackTable(), n)
 	}
-	for i := range p.Windowed {
-		x := &p.Windowed[i]
-		var names []string
-		for j := range x.Rows {
-			if n < 0 || j < n {
-				names = append(names, render.Brief(x.Rows[j].Sample.Frames(), 4))
-			}
-		}
-		export.OneWindowed(page, p.Meta.Windows, x, false, names, func(j int) *snapshot.WindowedRow { return &x.Rows[j] })
+	if n != 0 { // which options take for the default
+		export.InWindows(page, &snapshot.Snapshot{Meta: p.Meta, Windowed: p.Windowed}, export.Options{Top: n})
 	}
 	page.Losses(p.Lost, notes)
 	return page.Flush("write the page")

@@ -48,13 +48,18 @@ type WindowedRow struct {
 	// Sample has the stack, the labels, what was allocated in windows, and what was held at the
 	// Peak. Nothing in it is in use.
 	Sample Sample `json:"-"`
+	Lives
+}
+
+// Lives are what becomes of tensors that were made in windows.
+type Lives struct {
 	// StepBytes and StepObjects were made in whole training steps.
 	StepBytes   int64 `json:"step_alloc_bytes"`
 	StepObjects int64 `json:"step_alloc_objects"`
-	// Freed tensors were freed in the same window. Life is how long they lived on average, and
+	// Freed tensors were freed in the same window. Life is how long all of them lived, and
 	// Longest the longest life.
 	Freed   int64         `json:"freed_objects"`
-	Life    time.Duration `json:"mean_life_ns"`
+	Life    time.Duration `json:"-"`
 	Longest time.Duration `json:"longest_life_ns"`
 	// Outlived tensors were live when their window ended: what became of them is not known.
 	Outlived      int64 `json:"outlived_objects"`
@@ -66,14 +71,15 @@ func (r *WindowedRow) Add(o *WindowedRow) {
 	r.Sample.Values.Add(&o.Sample.Values)
 	r.StepObjects += o.StepObjects
 	r.StepBytes += o.StepBytes
-	if n := r.Freed + o.Freed; n > 0 {
-		r.Life = time.Duration((float64(r.Life)*float64(r.Freed) + float64(o.Life)*float64(o.Freed)) / float64(n))
-		r.Freed = n
-	}
+	r.Freed += o.Freed
+	r.Life += o.Life
 	r.Longest = max(r.Longest, o.Longest)
 	r.Outlived += o.Outlived
 	r.OutlivedBytes += o.OutlivedBytes
 }
+
+// MeanLife is how long Freed tensors lived on average, 0 if there are none.
+func (l *Lives) MeanLife() time.Duration { return l.Life / time.Duration(max(l.Freed, 1)) }
 
 // Share returns how much of a row is allocated in a whole training step, or in a second where no step
 // was seen. Per says which.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
@@ -135,6 +136,13 @@ type Categories map[tensorStack]string
 type tensorStack struct {
 	proc  event.Process
 	stack uint64
+}
+
+// tensors returns a sample of a process's tensors that a stack made, without figures.
+func (b *builder) tensors(id event.Process, gpu string, stack uint64, frames []*record.Place) snapshot.Sample {
+	x, shape := site{gpu: gpu}, b.shape(stack, event.KindTensor, frames)
+	x.Proc = id
+	return snapshot.Sample{Stack: shape.frames, Labels: b.labels(&x, event.KindTensor, "", shape)}
 }
 
 // tensorCategories returns what tensors are for. The view at the end of a recording knows best: how

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
@@ -38,11 +36,7 @@ func (b *builder) steps() (out []snapshot.Steps) {
 		one := x.Steps
 		one.PID, one.Process, one.GPU = int(x.Process.PID), b.view.names[x.Process], x.gpu
 		for j, g := range x.Grown {
-			y := site{Site: ledger.Site{SiteKey: ledger.SiteKey{Proc: x.Process, Stack: g.Stack, Kind: event.KindTensor, Device: x.Device}}, gpu: x.gpu}
-			shape := b.shape(g.Stack, event.KindTensor, x.frames[j])
-			one.Grew = append(one.Grew, snapshot.Growth{Bytes: g.Bytes, Sample: &snapshot.Sample{
-				Stack: shape.frames, Labels: b.labels(&y, event.KindTensor, "", shape),
-			}})
+			one.Grew = append(one.Grew, snapshot.Growth{Bytes: g.Bytes, Sample: new(b.tensors(x.Process, x.gpu, g.Stack, x.frames[j]))})
 		}
 		out = append(out, one)
 	}

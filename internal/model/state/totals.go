@@ -115,7 +115,7 @@ func (v *View) Totals() *Totals {
 	}
 	out.Uses = v.uses()
 	for i := range v.windowed {
-		out.Windowed = append(out.Windowed, v.windowed[i].figures(v))
+		out.Windowed = append(out.Windowed, v.windowed[i].Windowed)
 	}
 	out.GPUs = v.gpus(out.Accounts)
 	return out

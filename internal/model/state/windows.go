@@ -3,8 +3,6 @@ package state
 import (
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/windows"
@@ -36,8 +34,7 @@ func (s *State) WindowHadStep() bool { return s.windows.HadStep() }
 // A windowed has the tensors of a process on a device in a View.
 type windowed struct {
 	*windows.Report
-	gpu string // label
-	// Of each row:
+	// Of each stack:
 	frames  [][]*record.Place
 	modules [][]uint64
 }
@@ -47,40 +44,24 @@ func (c *collector) addWindows() {
 	s := c.s
 	for _, r := range s.windows.Reports(s.now.Time, c.v.want.Windows) {
 		c.addName(r.Process)
-		x := windowed{Report: r, gpu: s.deviceLabel(r.Process, r.Device)}
-		for i := range r.Rows {
-			x.frames = append(x.frames, s.stacks.Frames(r.Rows[i].Stack))
-			x.modules = append(x.modules, s.stacks.Modules(r.Rows[i].Stack))
+		x := windowed{Report: r}
+		x.PID, x.Windowed.Process, x.GPU = int(r.Process.PID), c.v.names[r.Process], s.deviceLabel(r.Process, r.Device)
+		for _, row := range r.Stacks {
+			x.frames = append(x.frames, s.stacks.Frames(row.Stack))
+			x.modules = append(x.modules, s.stacks.Modules(row.Stack))
 		}
 		c.v.windowed = append(c.v.windowed, x)
 	}
-}
-
-// figures returns all but the rows.
-func (x *windowed) figures(v *View) snapshot.Windowed {
-	return snapshot.Windowed{PID: int(x.Process.PID), Process: v.names[x.Process], GPU: x.gpu, Windows: x.Windows, Time: x.Time,
-		Steps: x.Steps, AllocObjects: x.Objects, AllocBytes: x.Bytes, Peak: x.Peak, Before: x.Before, Reserved: x.Reserved, WholeStep: x.Whole}
 }
 
 // windowed returns the tensors of the view that were seen in windows.
 func (b *builder) windowed() (out []snapshot.Windowed) {
 	for i := range b.view.windowed {
 		x := &b.view.windowed[i]
-		one := x.figures(b.view)
-		for j := range x.Rows {
-			r := x.Rows[j]
-			at := site{Site: ledger.Site{SiteKey: ledger.SiteKey{Proc: x.Process, Stack: r.Stack, Kind: event.KindTensor, Device: x.Device}}, gpu: x.gpu}
-			shape := b.shape(r.Stack, event.KindTensor, x.frames[j])
-			row := snapshot.WindowedRow{
-				Sample: snapshot.Sample{Stack: shape.frames, Labels: b.labels(&at, event.KindTensor, "", shape),
-					Values: snapshot.Values{AllocObjects: r.Objects, AllocBytes: r.Bytes, PeakBytes: r.Peak}},
-				StepObjects: r.StepObjects, StepBytes: r.StepBytes, Freed: r.Freed, Longest: time.Duration(r.Longest),
-				Outlived: r.Outlived, OutlivedBytes: r.OutlivedBytes,
-			}
-			row.Sample.ModulePath = b.view.modulePath(x.Process, x.modules[j])
-			if r.Freed > 0 {
-				row.Life = time.Duration(r.Life / uint64(r.Freed))
-			}
+		one := x.Windowed
+		for j, r := range x.Stacks {
+			row := snapshot.WindowedRow{Sample: b.tensors(x.Process, x.GPU, r.Stack, x.frames[j]), Lives: r.Lives}
+			row.Sample.Values, row.Sample.ModulePath = r.Values, b.view.modulePath(x.Process, x.modules[j])
 			one.Rows = append(one.Rows, row)
 		}
 		out = append(out, one)

@@ -77,15 +77,15 @@ func (m *naiveModel) report() windows.Report {
 				delete(live, e.Addr)
 				if stack, size = windows.Before, -size; ok {
 					stack = x.stack
-					y, life := row(stack), e.Time-x.time
+					y, life := row(stack), time.Duration(e.Time-x.time)
 					y.Freed++
 					y.Life += life
 					y.Longest = max(y.Longest, life)
 				}
 			} else {
 				live[e.Addr] = made{e.Time, e.Size, e.Stack}
-				row(stack).Objects++
-				row(stack).Bytes += size
+				row(stack).AllocObjects++
+				row(stack).AllocBytes += size
 			}
 			// The moment before this tensor is the last one of a step that it ends.
 			if e.Op == event.OpTensorAlloc && e.TID == prog.PID {
@@ -100,8 +100,8 @@ func (m *naiveModel) report() windows.Report {
 							row(id).StepBytes += x.StepBytes
 							row(id).StepObjects += x.StepObjects
 						}
-						if !r.Whole || best > r.Peak || best == r.Peak && bestBy[windows.Before] < peakBy[windows.Before] {
-							r.Whole, r.Peak, peakBy = true, best, bestBy
+						if !r.WholeStep || best > r.Peak || best == r.Peak && bestBy[windows.Before] < peakBy[windows.Before] {
+							r.WholeStep, r.Peak, peakBy = true, best, bestBy
 						}
 					}
 					part()
@@ -132,16 +132,16 @@ func (m *naiveModel) report() windows.Report {
 		}
 		from = end
 	}
-	if r.Steps = steps; !r.Whole {
+	if r.Steps = steps; !r.WholeStep {
 		r.Peak, peakBy = rough.Peak, roughBy
 	}
 	r.Before = peakBy[windows.Before]
 	for id, x := range rows {
-		x.Peak = peakBy[id]
-		r.Rows = append(r.Rows, x)
+		x.PeakBytes = peakBy[id]
+		r.Stacks = append(r.Stacks, x)
 	}
-	slices.SortFunc(r.Rows, func(a, b *windows.Row) int {
-		return cmp.Or(cmp.Compare(b.Peak, a.Peak), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Stack, b.Stack))
+	slices.SortFunc(r.Stacks, func(a, b *windows.Row) int {
+		return cmp.Or(cmp.Compare(b.PeakBytes, a.PeakBytes), cmp.Compare(b.AllocBytes, a.AllocBytes), cmp.Compare(a.Stack, b.Stack))
 	})
 	return r
 }
@@ -265,7 +265,7 @@ func TestWindows(t *testing.T) {
 		if len(got) != 1 {
 			t.Fatalf("seed %d: %d reports", seed, len(got))
 		}
-		got[0].Time, got[0].Reserved, got[0].Objects, got[0].Bytes = 0, 0, 0, 0
+		got[0].Time, got[0].Reserved, got[0].AllocObjects, got[0].AllocBytes = 0, 0, 0, 0
 		if d := gocmp.Diff(&want, got[0]); d != "" {
 			t.Fatalf("seed %d (-want +got):\n%s", seed, d)
 		}
@@ -295,8 +295,8 @@ func TestWindowPeakBeforeStep(t *testing.T) {
 	s.Apply(window(x.at, false))
 	s.Apply(&record.Moment{Time: x.at, Drained: true})
 	r := s.windows.Reports(x.at, true)[0]
-	if r.Whole || r.Peak != 6000 || r.Rows[0].Stack != atForward || r.Rows[0].Peak != 5000 || r.Rows[1].Peak != 1000 {
-		t.Errorf("%+v, the first row %+v", r, r.Rows[0])
+	if r.WholeStep || r.Peak != 6000 || r.Stacks[0].Stack != atForward || r.Stacks[0].PeakBytes != 5000 || r.Stacks[1].PeakBytes != 1000 {
+		t.Errorf("%+v, the first row %+v", r, r.Stacks[0])
 	}
 }
 
@@ -313,7 +313,7 @@ func TestWindowEndsWithProcess(t *testing.T) {
 		s.Apply(tensor(10, 1<<30, 100, atForward, 100))
 		s.Apply(&event.Event{Op: op, Time: 25, Proc: prog, TID: prog.PID})
 		r := s.windows.Reports(1000, true)
-		if len(r) != 1 || r[0].Time != 20 || r[0].Peak != 100 || r[0].Rows[0].Outlived != 1 {
+		if len(r) != 1 || r[0].Time != 20 || r[0].Peak != 100 || r[0].Stacks[0].Outlived != 1 {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -356,9 +356,9 @@ func TestWindowPeakHasStacks(t *testing.T) {
 		s.Apply(window(x.at, false))
 		s.Apply(&record.Moment{Time: x.at, Drained: true})
 		r := s.windows.Reports(x.at, true)[0]
-		i := slices.IndexFunc(r.Rows, func(x *windows.Row) bool { return x.Stack == atBackward })
-		if r.Peak != 1580 || r.Before != c.before || r.Rows[i].Peak != c.backward {
-			t.Errorf("%+v, the gradient %+v", r, r.Rows[i])
+		i := slices.IndexFunc(r.Stacks, func(x *windows.Row) bool { return x.Stack == atBackward })
+		if r.Peak != 1580 || r.Before != c.before || r.Stacks[i].PeakBytes != c.backward {
+			t.Errorf("%+v, the gradient %+v", r, r.Stacks[i])
 		}
 		// What was there before the window is in its steps.
 		last := s.steps.Reports(time.Time{})[0].Steps.Last
@@ -402,7 +402,7 @@ func TestWindowsLeaveSegmentsWhole(t *testing.T) {
 	both(&event.Event{Op: event.OpFree, Proc: prog, TID: prog.PID, Time: 60, Addr: 1 << 30})
 	check("after the segment's end")
 	got := with.windows.Reports(60, true)
-	if len(got) != 1 || got[0].Peak != 5096 || got[0].Before != 1000 || got[0].Rows[0].Objects != 1 || got[0].Rows[0].Outlived != 1 || got[0].Time != 20*time.Nanosecond {
+	if len(got) != 1 || got[0].Peak != 5096 || got[0].Before != 1000 || got[0].Stacks[0].AllocObjects != 1 || got[0].Stacks[0].Outlived != 1 || got[0].Time != 20*time.Nanosecond {
 		t.Errorf("%+v", got)
 	}
 	for _, c := range with.loss() {
@@ -507,7 +507,7 @@ func TestWindowsLoss(t *testing.T) {
 	if d := gocmp.Diff(map[string]uint64{"window_totals_differ": 1}, lost); d != "" {
 		t.Error(d)
 	}
-	if r := s.windows.Reports(20, true); fmt.Sprint(r[0].Peak, r[0].Rows[0].Outlived+r[0].Rows[1].Outlived) != "120 1" {
+	if r := s.windows.Reports(20, true); fmt.Sprint(r[0].Peak, r[0].Stacks[0].Outlived+r[0].Stacks[1].Outlived) != "120 1" {
 		t.Errorf("%+v", r)
 	}
 }

@@ -1,13 +1,17 @@
 package windows
 
+import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
 // A device is the caching allocator of a process on a device.
 type device struct {
-	process *process
-	sites   map[uint64]*site // by stack
-	live    map[uint64]tensor
-	windows int64  // in which a tensor was made or freed
-	time    uint64 // nanoseconds of those that have ended
-	made    tally  // in windows
+	snapshot.Windowed // its Time is of the windows that have ended; for the rest see Report
+	process           *process
+	sites             map[uint64]*site // by stack
+	live              map[uint64]tensor
 
 	// Of the open window:
 	open     bool
@@ -17,7 +21,6 @@ type device struct {
 	steps    int64 // whole ones
 
 	stepped bool    // a training step has begun in any window
-	whole   int64   // whole steps of all windows
 	changed []*site // in which the step under way made tensors
 
 	// Of the step under way: what the tensors hold, as far as they were counted, and the most of
@@ -25,9 +28,6 @@ type device struct {
 	inuse   int64
 	highest moment
 	epoch   uint64 // counts the moments that were the highest
-
-	peak      moment
-	peakWhole bool // peak is of a whole step
 }
 
 // A moment is what an allocator has in tensors, and holds.
@@ -40,13 +40,13 @@ type tensor struct {
 
 // A site has the tensors that a stack made in windows.
 type site struct {
-	Made
-	step, whole tally // of the step under way, and of whole steps
-	inuse       int64
-	highest     int64  // what inuse was at the device's highest moment,
-	epoch       uint64 // if this is the device's: else it is inuse
-	peak        int64  // what it was at the device's peak
-	idle        int64  // windows in a row in which it made nothing
+	snapshot.Values // without what is in use
+	snapshot.Lives
+	step    tally // of the step under way
+	inuse   int64
+	highest int64  // what inuse was at the device's highest moment,
+	epoch   uint64 // if this is the device's: else it is inuse
+	idle    int64  // windows in a row in which it made nothing
 }
 
 // A tally counts tensors.
@@ -82,12 +82,12 @@ func (d *device) step(s *site, bytes int64) {
 func (d *device) beginStep(whole bool) {
 	if whole {
 		d.steps++
-		d.whole++
+		d.Steps++
 		// Of equal peaks it is that of which less is from before: what the first step of a window
 		// begins with has no stack, a later one has its own gradients.
 		before := d.sites[Before]
-		if !d.peakWhole || d.highest.bytes > d.peak.bytes ||
-			d.highest.bytes == d.peak.bytes && before != nil && d.atHighest(before) < before.peak {
+		if !d.WholeStep || d.highest.bytes > d.Peak ||
+			d.highest.bytes == d.Peak && before != nil && d.atHighest(before) < before.PeakBytes {
 			d.keep(true)
 		}
 	} else {
@@ -95,8 +95,8 @@ func (d *device) beginStep(whole bool) {
 	}
 	for _, s := range d.changed {
 		if whole {
-			s.whole.objects += s.step.objects
-			s.whole.bytes += s.step.bytes
+			s.StepObjects += s.step.objects
+			s.StepBytes += s.step.bytes
 		}
 		s.step = tally{}
 	}
@@ -107,15 +107,15 @@ func (d *device) beginStep(whole bool) {
 
 // keep makes the highest moment the peak.
 func (d *device) keep(whole bool) {
-	d.peak, d.peakWhole = d.highest, whole
+	d.Peak, d.Reserved, d.WholeStep = d.highest.bytes, d.highest.reserved, whole
 	for _, s := range d.sites {
-		s.peak = d.atHighest(s)
+		s.PeakBytes = d.atHighest(s)
 	}
 }
 
 // keepRough makes the highest moment the peak if it is higher and no step was whole.
 func (d *device) keepRough() {
-	if !d.peakWhole && d.highest.bytes > d.peak.bytes {
+	if !d.WholeStep && d.highest.bytes > d.Peak {
 		d.keep(false)
 	}
 }
@@ -142,14 +142,14 @@ func (d *device) end(took uint64) {
 		s.idle++
 		s.inuse, s.highest, s.epoch, s.step = 0, 0, 0, tally{}
 	}
-	d.time += took
+	d.Time += time.Duration(took)
 	d.open, d.steps, d.held, d.inuse, d.highest, d.epoch, d.changed = false, 0, 0, 0, moment{}, 0, nil
 }
 
 // shrink drops the sites that made nothing in the last windows and are not in the peak.
 func (d *device) shrink() {
 	for stack, s := range d.sites {
-		if s.idle > 2 && s.peak == 0 {
+		if s.idle > 2 && s.PeakBytes == 0 {
 			delete(d.sites, stack)
 		}
 	}

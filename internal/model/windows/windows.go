@@ -15,6 +15,7 @@ package windows
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -116,7 +117,7 @@ func (a *Account) Complete() bool {
 	}
 	for _, p := range a.processes {
 		for _, d := range p.devices {
-			if d.open && d.steps == 0 && (d.stepped || d.windows == 1) {
+			if d.open && d.steps == 0 && (d.stepped || d.Windows == 1) {
 				return false
 			}
 		}
@@ -176,7 +177,7 @@ func (a *Account) device(id event.Process, index int32) *device {
 	}
 	if !d.open {
 		d.open, d.fresh = true, true
-		d.windows++
+		d.Windows++
 	}
 	return d
 }
@@ -213,11 +214,11 @@ func (a *Account) compareTotals(d *device, e *event.Event, made bool) {
 
 // alloc begins a tensor.
 func (a *Account) alloc(d *device, e *event.Event) {
-	d.made.objects++
-	d.made.bytes += int64(e.Size)
+	d.AllocObjects++
+	d.AllocBytes += int64(e.Size)
 	if s := a.site(d, e.Stack); s != nil {
-		s.Objects++
-		s.Bytes += int64(e.Size)
+		s.AllocObjects++
+		s.AllocBytes += int64(e.Size)
 		s.idle = -1
 	}
 	if a.live >= maxLive {
@@ -247,7 +248,7 @@ func (a *Account) free(d *device, e *event.Event) uint64 {
 	delete(d.live, e.Addr)
 	a.live--
 	if s := d.sites[x.stack]; s != nil {
-		life := max(e.Time, x.time) - x.time
+		life := time.Duration(max(e.Time, x.time) - x.time)
 		s.Freed++
 		s.Life += life
 		s.Longest = max(s.Longest, life)
@@ -278,7 +279,7 @@ func (a *Account) dropEnded() bool {
 	id := a.ended[0]
 	for _, d := range a.processes[id].devices {
 		for _, s := range d.sites {
-			a.loss.Add(lossSites, uint64(s.Objects))
+			a.loss.Add(lossSites, uint64(s.AllocObjects))
 		}
 	}
 	a.Forget(id)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 )
 
@@ -13,7 +14,7 @@ var prog = event.Process{PID: 17, Start: 1}
 // Sites of the peak and those that made something in the last windows stay, however many there are.
 func TestShrinkKeepsPeak(t *testing.T) {
 	d := &device{sites: map[uint64]*site{
-		1: {peak: 100, idle: 9},
+		1: {Values: snapshot.Values{PeakBytes: 100}, idle: 9},
 		2: {idle: 9},
 		3: {idle: 2},
 	}}
@@ -60,7 +61,7 @@ func TestResetInWindow(t *testing.T) {
 	made(30, 2, 1016)
 	a.Set(record.Window{Length: 100, Every: 1000}, 45)
 	r := a.Reports(50, true)
-	if a.Count != 1 || a.Time != 25 || len(r) != 1 || r[0].Objects != 1 || r[0].Peak != 1016 || r[0].Before != 1008 || len(r[0].Rows) != 1 {
+	if a.Count != 1 || a.Time != 25 || len(r) != 1 || r[0].AllocObjects != 1 || r[0].Peak != 1016 || r[0].Before != 1008 || len(r[0].Stacks) != 1 {
 		t.Errorf("%d windows, %d ns, %+v", a.Count, a.Time, r)
 	}
 }

@@ -191,7 +191,7 @@ func (w *jsonWriter) windowed(x *snapshot.Windowed, ids *ids) {
 	for i := range x.Rows {
 		r := &x.Rows[i]
 		row := jsonWindowedRow{Operator: r.Sample.Operator, Module: r.Sample.Module, ModulePath: r.Sample.ModulePath,
-			PeakBytes: r.Sample.PeakBytes, AllocBytes: r.Sample.AllocBytes, AllocObjects: r.Sample.AllocObjects, WindowedRow: r}
+			PeakBytes: r.Sample.PeakBytes, AllocBytes: r.Sample.AllocBytes, AllocObjects: r.Sample.AllocObjects, Lives: &r.Lives, MeanLife: r.MeanLife()}
 		for _, l := range r.Sample.Stack {
 			row.Stack = append(row.Stack, ids.location[l])
 		}
@@ -211,7 +211,8 @@ type jsonWindowedRow struct {
 	PeakBytes    int64  `json:"peak_bytes"`
 	AllocBytes   int64  `json:"alloc_bytes"`
 	AllocObjects int64  `json:"alloc_objects"`
-	*snapshot.WindowedRow
+	*snapshot.Lives
+	MeanLife time.Duration `json:"mean_life_ns"`
 }
 
 // sample writes a sample by the tables of labels and values.

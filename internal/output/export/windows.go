@@ -10,17 +10,23 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
-// WindowsReport writes the tensors that s saw in windows: for each process and GPU a row for each
-// stack (o.Top of them, 10 by default), those that held most at the peak of a step first.
+// WindowsReport writes the tensors that s saw in windows: see InWindows.
 func WindowsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	s = s.ByRank()
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, s)
-	inWindows(page, s, o, false, func(x *snapshot.WindowedRow) string { return render.Brief(x.Sample.Frames(), 4) })
+	InWindows(page, s, o)
 	page.Losses(loss.Telling(s.Loss), s.Notes)
 	return page.Flush("write windows")
+}
+
+// InWindows writes the tensors that s saw in windows: for each process and GPU a row for each stack
+// (o.Top of them, 10 by default), those that held most at the peak of a step first.
+func InWindows(page *render.Page, s *snapshot.Snapshot, o Options) {
+	inWindows(page, s, o, false, func(x *snapshot.Sample) string { return render.Brief(x.Frames(), 4) })
 }
 
 // windowsByLine writes the same by the program's own lines.
@@ -31,63 +37,55 @@ func windowsByLine(page *render.Page, s *snapshot.Snapshot, o Options) {
 			samples = append(samples, &s.Windowed[i].Rows[j].Sample)
 		}
 	}
-	all := ownLines(samples)
-	line := innermost(all)
-	inWindows(page, s, o, true, func(x *snapshot.WindowedRow) string { return cmp.Or(line(&x.Sample), absent("line", &x.Sample)) })
+	line := innermost(ownLines(samples))
+	inWindows(page, s, o, true, func(x *snapshot.Sample) string { return cmp.Or(line(x), absent("line", x)) })
 }
 
 // inWindows writes the tensors of windows, with a row for all that have the same name. The name is the
 // row's line, or stands below the row.
-func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, inLine bool, name func(*snapshot.WindowedRow) string) {
-	if s.Meta.Windows == nil {
+func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, inLine bool, name func(*snapshot.Sample) string) {
+	of := s.Meta.Windows
+	if of == nil {
 		return
 	}
 	if len(s.Windowed) == 0 {
-		page.Heading("Tensors of %s", s.Meta.Windows.String())
+		page.Heading("Tensors of %s", of.String())
 		page.Line("  No tensor of PyTorch's was made on a GPU in them.")
 	}
 	for i := range s.Windowed {
 		x := &s.Windowed[i]
 		rows := map[string]*snapshot.WindowedRow{}
-		var names []string
 		for j := range x.Rows {
 			row := &x.Rows[j]
-			k := name(row)
+			k := name(&row.Sample)
 			if rows[k] == nil {
 				rows[k] = &snapshot.WindowedRow{}
-				names = append(names, k)
 			}
 			rows[k].Add(row)
 		}
-		slices.SortFunc(names, func(a, b string) int {
+		names := sorting.Keys(rows, func(a, b string) int {
 			return cmp.Or(cmp.Compare(rows[b].Sample.PeakBytes, rows[a].Sample.PeakBytes), cmp.Compare(rows[b].Sample.AllocBytes, rows[a].Sample.AllocBytes), strings.Compare(a, b))
 		})
-		names = names[:o.top(len(names))]
-		OneWindowed(page, s.Meta.Windows, x, inLine, names, func(i int) *snapshot.WindowedRow { return rows[names[i]] })
-	}
-}
 
-// OneWindowed writes the tensors of x, with a row for each name: it is the row's line, or stands below
-// the row.
-func OneWindowed(page *render.Page, of *snapshot.TensorWindows, x *snapshot.Windowed, inLine bool, names []string, row func(int) *snapshot.WindowedRow) {
-	page.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, of.String())
-	page.Line("  %s", render.WindowPeak(x))
-	t := &table.Table{}
-	for _, title := range render.WindowColumns(x) {
-		t.Columns = append(t.Columns, table.TextRight(title))
+		page.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, of.String())
+		page.Line("  %s", render.WindowPeak(x))
+		t := &table.Table{}
+		for _, title := range render.WindowColumns(x) {
+			t.Columns = append(t.Columns, table.TextRight(title))
+		}
+		add := func(name string, cells []string) { t.AddAbove([]string{name}, table.Texts(cells)...) }
+		if inLine {
+			t.Columns = append(t.Columns, table.Beginning("LINE"))
+			add = func(name string, cells []string) { t.Add(table.Texts(append(cells, name))...) }
+		}
+		if x.Before != 0 {
+			add(render.BeforeWindow, render.BeforeCells(x))
+		}
+		for _, name := range names[:o.top(len(names))] {
+			add(name, render.WindowCells(x, rows[name]))
+		}
+		t.Text(page)
 	}
-	add := func(name string, cells []string) { t.AddAbove([]string{name}, table.Texts(cells)...) }
-	if inLine {
-		t.Columns = append(t.Columns, table.Beginning("LINE"))
-		add = func(name string, cells []string) { t.Add(table.Texts(append(cells, name))...) }
-	}
-	if x.Before != 0 {
-		add(render.BeforeWindow, render.BeforeCells(x))
-	}
-	for i, name := range names {
-		add(name, render.WindowCells(x, row(i)))
-	}
-	t.Text(page)
 }
 
 // WindowsRows returns a row for each stack that made tensors in windows.
@@ -104,7 +102,7 @@ func WindowsRows(s *snapshot.Snapshot) *table.Table {
 			row := &x.Rows[j]
 			var life, longest any
 			if row.Freed > 0 {
-				life, longest = row.Life, row.Longest
+				life, longest = row.MeanLife(), row.Longest
 			}
 			var stack strings.Builder
 			folded(&stack, row.Sample.Frames())

@@ -16,7 +16,7 @@ func Windowed() *snapshot.Snapshot {
 			Sample: snapshot.Sample{Stack: []*snapshot.Location{Frame("at::empty", "", 0), Frame(function, "/home/u/train.py", line)},
 				Labels: snapshot.Labels{Kind: "tensor", GPU: "0", Operator: "aten::empty", Module: "Net", PID: 30, Process: "python3"},
 				Values: snapshot.Values{AllocBytes: bytes, AllocObjects: objects, PeakBytes: peak}},
-			StepBytes: bytes - bytes/100, StepObjects: objects - objects/100, Freed: objects - 8, Life: 1_400_000, Longest: 7_000_000, Outlived: 8, OutlivedBytes: 8 << 20,
+			Lives: snapshot.Lives{StepBytes: bytes - bytes/100, StepObjects: objects - objects/100, Freed: objects - 8, Life: time.Duration(objects-8) * 1_400_000, Longest: 7_000_000, Outlived: 8, OutlivedBytes: 8 << 20},
 		}
 	}
 	rows := []snapshot.WindowedRow{row("forward", 11, 25<<20, 25<<30, 51_200), row("loss", 14, 7<<20, 7<<30, 1024), row("forward", 11, 1<<20, 1<<30, 1024)}
