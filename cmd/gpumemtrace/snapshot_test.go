@@ -59,6 +59,7 @@ func TestSnapshotWhatif(t *testing.T) {
 		{"forward_mixed", 2703, 24245174272, 1, 0, 24079499264},
 		{"private_pools", 227, 656408576, 3, 3, 723517440},
 		{"private_pools_late", 224, 935329792, 5, 2, 918552576},
+		{"compiled", 341, 121634816, 1, 0, 130023424},
 	} {
 		p := predictions(t, unzipped(t, c.name))
 		if len(p) != 1 || p[0].Tensors != c.tensors || p[0].Same != c.tensors || p[0].Reason != "" || p[0].Rows[0].Peak != c.peak ||
@@ -68,6 +69,27 @@ func TestSnapshotWhatif(t *testing.T) {
 	}
 	if p := predictions(t, unzipped(t, "small")); len(p) != 1 || p[0].Reason == "" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestSnapshotCompiled checks what regions of torch.compile hold at the end, as the blocks of the file say.
+func TestSnapshotCompiled(t *testing.T) {
+	out, err := exec.Command(binary, "report", unzipped(t, "compiled"), "--by", "kind,compiled", "--at", "end", "--json").Output()
+	var rows []struct {
+		Kind, Compiled string
+		Bytes          int64 `json:"inuse_bytes"`
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &rows)
+	}
+	got := map[string]int64{}
+	for _, x := range rows {
+		if x.Kind == "tensor" && x.Bytes != 0 {
+			got[x.Compiled] += x.Bytes
+		}
+	}
+	if want := map[string]int64{"Torch-Compiled Region: 0/0": 40 << 20, "Torch-Compiled Region: 1/0": 2 << 20}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: %v, want %v", err, got, want)
 	}
 }
 

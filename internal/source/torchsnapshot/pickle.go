@@ -301,7 +301,7 @@ func (u *unpickler) string(length uint64) error {
 	return err
 }
 
-// numeral pushes a number. A whole one that has more than 63 bits is none of a snapshot's.
+// numeral pushes a number. A whole one that has more than 64 bits is none of a snapshot's.
 func (u *unpickler) numeral(op byte) error {
 	var n uint64
 	var err error
@@ -338,7 +338,8 @@ func (u *unpickler) numeral(op byte) error {
 	return err
 }
 
-// long returns a whole number in two's complement, the lowest byte first.
+// long returns a whole number in two's complement, the lowest byte first. One of 64 bits is negative, as in C++
+// before it was written without its sign: PyTorch has the line 2^64 - 1 where it knows no line.
 func long(b []byte) (uint64, error) {
 	var all [8]byte
 	if len(b) > 0 && b[len(b)-1] >= 0x80 {
@@ -347,8 +348,8 @@ func long(b []byte) (uint64, error) {
 	for i, x := range b {
 		if i < len(all) {
 			all[i] = x
-		} else if x != 0 || int8(all[7]) < 0 {
-			return 0, errors.New("it has a number of more than 63 bits")
+		} else if x != 0 && (x != 0xff || int8(all[7]) >= 0) {
+			return 0, errors.New("it has a number of more than 64 bits")
 		}
 	}
 	return binary.LittleEndian.Uint64(all[:]), nil

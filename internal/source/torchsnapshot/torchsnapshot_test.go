@@ -107,6 +107,7 @@ func TestReal(t *testing.T) {
 	}{
 		{"forward", 19667091456, 19498420224, 516, 1227, 324, 0, "71%"},
 		{"forward_mixed", 24245174272, 24018738176, 688, 1613, 324, 0, "57%"},
+		{"compiled", 121634816, 44040192, 5, 9, 0, 0, ""},
 		{"small", 262144000, 8704, 5, 17, 17, 520 + 5, ""},
 	} {
 		data := realFile(t, c.name)
@@ -147,7 +148,8 @@ func TestReal(t *testing.T) {
 					want = append(want, fmt.Sprintf("%s %s:%d", f.string(f.get(v, "name")), file, f.get(v, "line").number()))
 				}
 			}
-			if got := x.python(e.Stack); !slices.Equal(got, want) {
+			got := slices.DeleteFunc(x.python(e.Stack), func(s string) bool { return strings.HasPrefix(s, "[") }) // annotations and such
+			if !slices.Equal(got, want) {
 				t.Fatalf("%s: at %#x the stack is %q, want %q", c.name, b.address, got, want)
 			}
 			if len(want) > 0 {
@@ -341,7 +343,8 @@ func TestRefused(t *testing.T) {
 		"\x80\x04K\x01K\x02a.":                         "appends to a whole number",
 		"\x80\x04h\x05.":                               "refers to value 5",
 		"\x80\x04q\x05.":                               "its stack is empty",
-		"\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x01.": "63 bits",
+		"\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x01.": "64 bits",
+		"\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\xff.": "64 bits",
 		"\x80\x04}K\x01K\x02s.":                                 "as a key",
 		"\x80\x04]\x94h\x00a.":                                  "lacks segments", // a list in itself
 		strings.Repeat("[", 3):                                  "",
@@ -378,6 +381,7 @@ func TestNumerals(t *testing.T) {
 		"\x8a\x00":          {0, integer},
 		"\x8a\x01\xff":      {math.MaxUint64, integer},
 		"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\x00": {math.MaxInt64, integer},
+		"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00": {math.MaxUint64, integer}, // PyTorch's line where it knows none
 		"\x8b\x02\x00\x00\x00\x01\x02":                 {0x201, integer},
 		"I42\n":                                        {42, integer},
 		"I01\n":                                        {1, boolean},
