@@ -148,8 +148,8 @@ func (s *search) tensor(t, wrapper vertex, depth int) {
 				s.node = s.nodeName(s.from[in])
 			}
 			s.add(in, wrapper)
-		case kindBase, kindName:
-			s.add(in, wrapper)
+		case kindName:
+			s.add(in, wrapper) // not by a view, kindBase: the view is a tensor of the same storage
 		}
 		if len(s.found) > maxHolders {
 			break

@@ -192,7 +192,10 @@ func (r *references) implReferences(v vertex, at uint64) {
 		}
 		r.to(r.addExtra(extraNode, node), label(kindGraph, 0))
 	}
-	// A view's AutogradMeta goes on with its base.
+	// A view's AutogradMeta goes on with its base. After another one's end come words of what lay there before.
+	if !strings.Contains(r.cpp.className(r.mem.word(t.meta)), "DifferentiableViewMeta") {
+		return
+	}
 	words := r.cpp.chunk(t.meta)
 	for _, w := range words[min(len(words), metaGraph/8+2):] {
 		if w != grad && w != at && r.isImpl(w) {
