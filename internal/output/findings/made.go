@@ -184,7 +184,7 @@ func buckets(l *look) (out []Finding) {
 		}))
 		if bytes := min(copied, gradients); matters(bytes, u.bytes) && copied >= gradients/100*80 {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("DistributedDataParallel has a copy of all gradients in its buckets: %s.", bytefmt.Format(bytes)),
+				Says:   fmt.Sprintf("DistributedDataParallel has a copy of each gradient in its buckets: %s.", bytefmt.Format(bytes)),
 				Bytes:  bytes,
 				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Never call .grad.detach_(), and clone a .grad that you keep.",
 			})

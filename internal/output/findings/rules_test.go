@@ -159,9 +159,9 @@ func TestRules(t *testing.T) {
 		{"communicators", groups(8), groups(2), "NCCL holds up to 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
 		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, one for each shape; most are from me/train.py:31 <module>.", 768 * mib},
 		{"buckets", bucketed(256 * mib), bucketed(1024 * mib), // they are of others
-			"DistributedDataParallel has a copy of all gradients in its buckets: 256 MiB.", 256 * mib},
+			"DistributedDataParallel has a copy of each gradient in its buckets: 256 MiB.", 256 * mib},
 		{"buckets", bucketed(512 * mib), bucketed(0), // each gradient is a part of a bucket
-			"DistributedDataParallel has a copy of all gradients in its buckets: 512 MiB.", 512 * mib},
+			"DistributedDataParallel has a copy of each gradient in its buckets: 512 MiB.", 512 * mib},
 		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "Each of 3 CUDA graphs has a private pool: 300 MiB in all. They cannot use each other's memory.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()

@@ -81,18 +81,20 @@ def worker():
     return in_a_frame
 
 
+STEPS_FOR = float(os.environ.get("STEPS_FOR", 3))  # seconds
+
+
 def wait(model, step, **more):
-    """Says what is true, waits; then trains while it is read, with and without."""
+    """Says what is true, waits; then trains, and says when each step began and how long it took, in seconds."""
     checkpoint("trained", truth=truth(model), **more)
     while True:
-        times = []
-        for _ in range(300):
-            begin = time.perf_counter()
+        steps, end = [], time.monotonic() + STEPS_FOR
+        while time.monotonic() < end:
+            begin = time.monotonic()
             step()
             torch.cuda.synchronize()
-            times.append(1e3 * (time.perf_counter() - begin))
-        times.sort()
-        if checkpoint("steps", median_ms=times[len(times) // 2], longest_ms=times[-1]) == "end":
+            steps.append([begin, time.monotonic() - begin])
+        if checkpoint("steps", steps=steps) == "end":
             break
 
 
@@ -148,12 +150,12 @@ def timm():
 
 def torchvision():
     from torchvision.models import resnet50
-    model = resnet50().cuda()
+    model, batch = resnet50().cuda(), int((sys.argv[2:] or [8])[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
     def step():
         optimizer.zero_grad()
-        model(torch.randn(8, 3, 128, 128, device="cuda")).square().mean().backward()
+        model(torch.randn(batch, 3, 128, 128, device="cuda")).square().mean().backward()
         optimizer.step()
     for _ in range(3):
         step()
@@ -230,6 +232,7 @@ def ddp():
         optimizer.zero_grad()
         model(torch.randn(8, 1024, device="cuda")).square().mean().backward()
         optimizer.step()
+    time.sleep(1)  # NCCL keeps what it sent until its watchdog has looked, each 0.1 s, and the next call
     dist.barrier()
     logged = model._get_ddp_logging_data()
     sizes = [int(x) for x in str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]).split(",")]
