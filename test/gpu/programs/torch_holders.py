@@ -285,9 +285,11 @@ class Part(nn.Module):
 
 
 def objects():
-    """As many objects that the garbage collector tracks as the argument says, of the usual kinds, some of which came and went."""
-    global parts, rows, model
+    """As many objects that the garbage collector tracks as the first argument says, of the usual kinds, some of which came
+    and went, and as many tensors as the second one says."""
+    global parts, rows, model, tensors
     gc.disable()
+    tensors = [torch.empty(1 + n % 300, device="cuda") for n in range(int((sys.argv[3:] or [0])[0]))]
     model, parts, rows = nn.Linear(64, 64).cuda(), nn.ModuleList(Part(n) for n in range(1000)), []
     want = int(sys.argv[2]) + 1000  # what waits for the collector is not counted
     while (missing := want - len(gc.get_objects())) > 0:
