@@ -78,7 +78,7 @@ func (r *objectReader) eachEntry(keys, values uint64, visit func(key, value uint
 		r.lost.Add(containersForged, 1)
 		return
 	}
-	const batch = 64
+	const batch = 16
 	var pairs [batch][2]uint64 // the next reads may overwrite what was read
 	for done := uint64(0); done < count; {
 		n := min(count-done, batch)

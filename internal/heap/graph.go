@@ -95,7 +95,7 @@ type root struct {
 	grad   bool // it is the cycle of a tensor and its gradient
 }
 
-// A tier says how a vertex can be reached.
+// A tier says how a vertex that leads to a storage or a module can be reached.
 type tier uint8
 
 const (
@@ -140,27 +140,6 @@ func (g *graph) findLive() {
 	}
 }
 
-// reach marks what can be reached from some vertices, unless it is marked already.
-func (g *graph) reach(from []vertex, t tier) {
-	var stack []vertex
-	for _, v := range from {
-		if g.tier[v] == unreached {
-			g.tier[v] = t
-			stack = append(stack, v)
-		}
-	}
-	for len(stack) > 0 {
-		v := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		for i := g.r.start[v]; i < g.r.start[v+1]; i++ {
-			if u := g.r.edges[i].to; g.tier[u] == unreached {
-				g.tier[u] = t
-				stack = append(stack, u)
-			}
-		}
-	}
-}
-
 // name gives each vertex that leads to a storage or a module a place on the cheapest path from a
 // root: the one that a programmer would write.
 func (g *graph) name() {
@@ -171,35 +150,25 @@ func (g *graph) name() {
 	for v := range g.n {
 		g.distance[v], g.parent[v] = far, noParent
 	}
-	settled := room[bool](g.arena, g.n)
 	g.findRegistered()
 	g.addProgramRoots()
-	g.walk(0, settled)
-	starts := func() (out []vertex) {
-		for _, root := range g.roots {
-			out = append(out, root.vertex)
-		}
-		return out
-	}
-	g.reach(starts(), byProgram)
+	g.walk(0, byProgram)
 
 	begin := len(g.roots)
 	for v := range r.objects.address {
-		if g.tier[v] == unreached && r.objects.count[v] > r.counted[v] {
+		if g.live[v] && g.tier[v] == unreached && r.objects.count[v] > r.counted[v] {
 			g.roots = append(g.roots, g.nativeRoot(vertex(v)))
 		}
 	}
-	g.walk(begin, settled)
-	g.reach(starts()[begin:], byNative)
+	g.walk(begin, byNative)
 
 	begin = len(g.roots)
 	for v := range g.n {
-		if g.tier[v] == unreached && g.live[v] {
+		if g.live[v] && g.tier[v] == unreached {
 			g.roots = append(g.roots, root{vertex: vertex(v), cost: g.cycleCost(vertex(v))})
 		}
 	}
-	g.walk(begin, settled)
-	g.reach(starts()[begin:], byCycle)
+	g.walk(begin, byCycle)
 }
 
 // cycleCost prefers instances to what they consist of.
@@ -229,15 +198,15 @@ func (g *graph) class(v vertex) *class {
 // buckets is more than what any edge and any root costs.
 const buckets = 256
 
-// walk finds the cheapest paths from the roots from an index on.
-func (g *graph) walk(begin int, settled []bool) {
+// walk finds the cheapest paths from the roots from an index on, to what has no tier yet.
+func (g *graph) walk(begin int, t tier) {
 	r := g.r
 	var queue [buckets][]vertex
 	waiting := 0
 	for i := begin; i < len(g.roots); i++ {
 		root := g.roots[i]
 		cost := min(root.cost, buckets-1)
-		if v := root.vertex; g.live[v] && !settled[v] && cost < g.distance[v] {
+		if v := root.vertex; g.live[v] && g.tier[v] == unreached && cost < g.distance[v] {
 			g.distance[v], g.parent[v] = cost, rootFlag|uint32(i)
 			queue[cost] = append(queue[cost], v)
 			waiting++
@@ -249,14 +218,14 @@ func (g *graph) walk(begin int, settled []bool) {
 		for i := 0; i < len(*bucket); i++ {
 			v := (*bucket)[i]
 			waiting--
-			if settled[v] || g.distance[v] != at {
+			if g.tier[v] != unreached || g.distance[v] != at {
 				continue
 			}
-			settled[v] = true
+			g.tier[v] = t
 			in := g.incoming(v)
 			for e := r.start[v]; e < r.start[v+1]; e++ {
 				u := r.edges[e].to
-				if !g.live[u] || settled[u] {
+				if !g.live[u] || g.tier[u] != unreached {
 					continue
 				}
 				d := at + g.cost(e, in)

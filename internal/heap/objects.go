@@ -1,10 +1,8 @@
 package heap
 
 import (
-	"cmp"
 	"math/bits"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
+	"slices"
 )
 
 // A vertex is an index of something that may hold something: an object, a frame, a
@@ -19,42 +17,61 @@ type objects struct {
 	address []uint64
 	class   []uint32 // index of the type
 	count   []uint32 // references to it, by its own count
-	pages   []page   // that have objects, in order
-	table   []uint32 // index of a page plus 1, by a hash of the page
+	regions []region // by a hash of their number
+	used    int      // regions that have objects
+	begins  []uint64 // of each page that has objects, pageWords words with a bit for each place where one begins
+	first   []uint32 // index of each page's first object
 }
 
-// A page has a bit for each place where an object begins.
-type page struct {
+// A region has some pages beside each other.
+type region struct {
 	number uint64
-	begins [pageWords]uint64
-	before [pageWords]uint16 // objects of the page that begin before each word of begins
-	first  uint32            // index of the first object
+	first  uint32 // of its pages with objects: what number it has among those of all regions
+	pages  uint16 // a bit for each page that has objects; 0 if there is no region here
 }
 
-const pageWords = pageSize / 8 / 64
+const (
+	regionSize = 16 * pageSize
+	pageWords  = pageSize / 8 / 64
+)
 
 // newObjects puts the objects of lists in order.
 func (r *objectReader) newObjects(found []seen) objects {
-	o := objects{table: make([]uint32, 1<<12)}
+	o := objects{regions: make([]region, 1<<10)}
 	for i := range found {
 		if found[i].class != noType {
-			bit := found[i].address % pageSize / 8
-			o.page(found[i].address / pageSize).begins[bit/64] |= 1 << (bit % 64)
+			o.addPage(found[i].address)
 		} else {
 			r.lost.Add(objectsGone, 1)
 		}
 	}
-	sorting.Stable(o.pages, func(a, b page) int { return cmp.Compare(a.number, b.number) })
-	clear(o.table)
-	n := uint32(0)
-	for i := range o.pages {
-		p := &o.pages[i]
-		o.table[o.place(p.number)] = uint32(i + 1)
-		p.first = n
-		for w, begins := range p.begins {
-			p.before[w] = uint16(n - p.first)
-			n += uint32(bits.OnesCount64(begins))
+	numbers := make([]uint64, 0, o.used)
+	for i := range o.regions {
+		if o.regions[i].pages != 0 {
+			numbers = append(numbers, o.regions[i].number)
 		}
+	}
+	slices.Sort(numbers)
+	pages := 0
+	for _, number := range numbers {
+		g := o.region(number)
+		g.first = uint32(pages)
+		pages += bits.OnesCount16(g.pages)
+	}
+	o.begins, o.first = room[uint64](r.arena, pages*pageWords), room[uint32](r.arena, pages)
+	for i := range found {
+		if found[i].class != noType {
+			words, _ := o.page(found[i].address)
+			at := found[i].address % pageSize / 8
+			words[at/64] |= 1 << (at % 64)
+		}
+	}
+	n := uint32(0)
+	for i, begins := range o.begins {
+		if i%pageWords == 0 {
+			o.first[i/pageWords] = n
+		}
+		n += uint32(bits.OnesCount64(begins))
 	}
 	o.address, o.class, o.count = room[uint64](r.arena, int(n)), room[uint32](r.arena, int(n)), room[uint32](r.arena, int(n))
 	for i := range found {
@@ -65,57 +82,62 @@ func (r *objectReader) newObjects(found []seen) objects {
 	return o
 }
 
-func hash(number uint64) uint64 {
-	h := number * 0x9E3779B97F4A7C15
-	return h ^ h>>29
-}
-
-// place returns where in the table a page is, or where it belongs.
-func (o *objects) place(number uint64) uint64 {
-	mask := uint64(len(o.table) - 1)
-	at := hash(number) & mask
-	for o.table[at] != 0 && o.pages[o.table[at]-1].number != number {
+// region returns where the region of a number is, or belongs.
+func (o *objects) region(number uint64) *region {
+	mask := uint64(len(o.regions) - 1)
+	at := number * 0x9E3779B97F4A7C15 >> 29 & mask
+	for o.regions[at].pages != 0 && o.regions[at].number != number {
 		at = (at + 1) & mask
 	}
-	return at
+	return &o.regions[at]
 }
 
-// page returns a page, a new one if there is none.
-func (o *objects) page(number uint64) *page {
-	if n := len(o.pages); n > 0 && o.pages[n-1].number == number {
-		return &o.pages[n-1]
-	}
-	at := o.place(number)
-	if i := o.table[at]; i != 0 {
-		return &o.pages[i-1]
-	}
-	o.pages = append(o.pages, page{number: number})
-	o.table[at] = uint32(len(o.pages))
-	if 4*len(o.pages) > len(o.table) {
-		o.table = make([]uint32, 2*len(o.table))
-		for i := range o.pages {
-			o.table[o.place(o.pages[i].number)] = uint32(i + 1)
+// addPage notes that the page of an address has objects.
+func (o *objects) addPage(address uint64) {
+	number := address / regionSize
+	g := o.region(number)
+	if g.pages == 0 {
+		if o.used++; 2*o.used > len(o.regions) {
+			before := o.regions
+			o.regions = make([]region, 2*len(before))
+			for i := range before {
+				if before[i].pages != 0 {
+					*o.region(before[i].number) = before[i]
+				}
+			}
+			g = o.region(number)
 		}
+		g.number = number
 	}
-	return &o.pages[len(o.pages)-1]
+	g.pages |= 1 << (address / pageSize % 16)
+}
+
+// page returns the bits of the page of an address, and its number, nil if it has no objects.
+func (o *objects) page(address uint64) (begins []uint64, n uint32) {
+	g := o.region(address / regionSize)
+	bit := uint16(1) << (address / pageSize % 16)
+	if g.pages&bit == 0 {
+		return nil, 0
+	}
+	n = g.first + uint32(bits.OnesCount16(g.pages&(bit-1)))
+	return o.begins[n*pageWords : (n+1)*pageWords], n
 }
 
 // find returns the object at an address.
 func (o *objects) find(address uint64) (vertex, bool) {
-	if address&7 != 0 {
+	begins, page := o.page(address)
+	if begins == nil || address&7 != 0 {
 		return 0, false
 	}
-	i := o.table[o.place(address/pageSize)]
-	if i == 0 {
+	word, bit := address%pageSize/8/64, uint64(1)<<(address/8%64)
+	if begins[word]&bit == 0 {
 		return 0, false
 	}
-	p := &o.pages[i-1]
-	bit := address % pageSize / 8
-	begins := p.begins[bit/64]
-	if begins&(1<<(bit%64)) == 0 {
-		return 0, false
+	v := o.first[page] + uint32(bits.OnesCount64(begins[word]&(bit-1)))
+	for _, b := range begins[:word] {
+		v += uint32(bits.OnesCount64(b))
 	}
-	return p.first + uint32(p.before[bit/64]) + uint32(bits.OnesCount64(begins&(1<<(bit%64)-1))), true
+	return v, true
 }
 
 // An instance is an object by its address, and that of its type.
