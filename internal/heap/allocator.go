@@ -84,7 +84,8 @@ type allocatorReader struct {
 	left  int // slots of tables that may still be read
 	more  int // elements of sets that may still be read
 
-	blocks  map[uint64]gpuBlock      // by the address of the object
+	blocks  []gpuBlock
+	index   map[uint64]uint32        // of blocks, by the address of the object
 	todo    []uint64                 // objects to read
 	pools   map[uint64]pool          // whose sets were read
 	private map[uint64]holder.PoolID // by the address of the object
@@ -118,7 +119,7 @@ func readAllocator(m *cache, cpp *cppReader, pointer uint64, rounds int, lost *l
 	least, gone := ^uint64(0), uint64(0)
 	for range rounds {
 		m.forget()
-		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, more: maxElements, blocks: map[uint64]gpuBlock{}, pools: map[uint64]pool{}, private: map[uint64]holder.PoolID{}, devices: map[uint64]bool{}}
+		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, more: maxElements, pools: map[uint64]pool{}, private: map[uint64]holder.PoolID{}, devices: map[uint64]bool{}}
 		found, refused := r.read(pointer)
 		if refused != "" {
 			why = refused
@@ -174,10 +175,16 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	if len(devices) == 0 {
 		return nil, "PyTorch's allocator is not laid out as in any known release: it has no GPU"
 	}
-	var listed []entry
+	n = 0
 	for i := first; i < end; i += tableWords {
-		listed = append(listed, r.slots(words[i:], 3)...)
+		n += int(words[i+3])
 	}
+	listed := make([]entry, 0, min(n, maxGPUBlocks))
+	for i := first; i < end; i += tableWords {
+		listed = r.slots(listed, words[i:], 3)
+	}
+	r.index = make(map[uint64]uint32, len(listed))
+	r.blocks, r.todo = make([]gpuBlock, 0, len(listed)), make([]uint64, 0, 2*len(listed))
 	if why = r.findAddress(listed); why != "" {
 		return nil, why
 	}
@@ -191,16 +198,23 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 		figures[i] = r.device(d)
 	}
 	r.follow()
-	all := make([]gpuBlock, 0, len(r.blocks))
-	for _, b := range r.blocks {
-		all = append(all, b)
+	all := r.blocks
+	for i := range all {
+		b := &all[i]
+		before, ok := r.index[b.prev]
+		b.First = !ok || all[before].State == holder.Unmapped
 	}
-	sorting.Stable(all, func(a, b gpuBlock) int {
+	order := make([]uint32, len(all))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	sorting.Stable(order, func(i, j uint32) int {
+		a, b := &all[i], &all[j]
 		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.Address, b.Address), -cmp.Compare(a.Size, b.Size))
 	})
-	expandable(all)
+	expandable(all, order)
 	var last *gpuBlock
-	for i := range all {
+	for n, i := range order {
 		b := &all[i]
 		if b.device < 0 || int(b.device) >= len(out) {
 			r.gone++
@@ -211,13 +225,18 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 			continue
 		}
 		last = b
-		p := r.blocks[b.prev]
-		b.First = b.prev == 0 || p.State == holder.Unmapped || p.Size == 0
 		of, ok := r.pools[b.pool]
 		if !ok {
 			of.id = holder.UnknownPool
 		}
 		b.Private, b.Small = of.id, of.small
+		if out[b.device].Blocks == nil {
+			end := n + 1
+			for end < len(order) && all[order[end]].device == b.device {
+				end++
+			}
+			out[b.device].Blocks = make([]holder.Block, 0, end-n)
+		}
 		out[b.device].Blocks = append(out[b.device].Blocks, b.Block)
 	}
 	for i, d := range devices {
@@ -227,16 +246,16 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	return slices.DeleteFunc(out, func(a holder.Allocator) bool { return len(a.Blocks) == 0 && a.Figures == nil }), ""
 }
 
-// expandable marks the blocks of expandable segments. A segment is one if its chain of neighbours has addresses
+// expandable marks the blocks of expandable segments, by the order of all blocks. A segment is one if its chain of neighbours has addresses
 // without memory: PyTorch reserves more addresses for each than the GPU has memory.
-func expandable(all []gpuBlock) {
-	for from := 0; from < len(all); {
+func expandable(all []gpuBlock, order []uint32) {
+	for from := 0; from < len(order); {
 		to, unmapped := from, false
-		for ; to < len(all) && (to == from || all[to].prev != 0); to++ {
-			unmapped = unmapped || all[to].State == holder.Unmapped
+		for ; to < len(order) && (to == from || all[order[to]].prev != 0); to++ {
+			unmapped = unmapped || all[order[to]].State == holder.Unmapped
 		}
-		for i := range all[from:to] {
-			all[from+i].Expandable = unmapped
+		for _, i := range order[from:to] {
+			all[i].Expandable = unmapped
 		}
 		from = to
 	}
@@ -313,7 +332,7 @@ func (r *allocatorReader) findAddress(listed []entry) (why string) {
 
 // want has an object read that is said to be a block.
 func (r *allocatorReader) want(at uint64) {
-	if _, ok := r.blocks[at]; ok || at == 0 {
+	if _, ok := r.index[at]; ok || at == 0 {
 		return
 	}
 	if len(r.todo) == maxElements {
@@ -328,7 +347,7 @@ func (r *allocatorReader) follow() {
 	for len(r.todo) > 0 && r.mem.tick() {
 		at := r.todo[len(r.todo)-1]
 		r.todo = r.todo[:len(r.todo)-1]
-		if _, ok := r.blocks[at]; ok {
+		if _, ok := r.index[at]; ok {
 			continue
 		}
 		b, ok := r.block(at)
@@ -336,7 +355,8 @@ func (r *allocatorReader) follow() {
 			r.gone++
 			continue
 		}
-		r.blocks[at] = b
+		r.index[at] = uint32(len(r.blocks))
+		r.blocks = append(r.blocks, b)
 		r.want(b.prev)
 		r.want(b.next)
 		r.pool(b.pool)
@@ -349,12 +369,13 @@ func (r *allocatorReader) block(at uint64) (b gpuBlock, ok bool) {
 	if at&7 != 0 {
 		return b, false
 	}
-	w := r.mem.words(at, r.at+4)
-	if len(w) < r.at+4 {
+	bytes := r.mem.bytes(at, 8*(r.at+4))
+	if bytes == nil {
 		return b, false
 	}
+	w := func(i int) uint64 { return word(bytes[8*i:]) }
 	const granule = 512
-	size, requested, address, flags := w[r.at-3], w[r.at-2], w[r.at], w[r.at+1]
+	size, requested, address, flags := w(r.at-3), w(r.at-2), w(r.at), w(r.at+1)
 	if size == 0 || size%granule != 0 || size > maxTensorBytes || address == 0 || address%granule != 0 || address >= maxAddress {
 		return b, false
 	}
@@ -362,8 +383,8 @@ func (r *allocatorReader) block(at uint64) (b gpuBlock, ok bool) {
 	if allocated > 1 || mapped > 1 || allocated == 1 && requested > size {
 		return b, false
 	}
-	b = gpuBlock{device: int32(int8(w[0])), pool: w[r.at-1], prev: w[r.at+2], next: w[r.at+3]}
-	b.Block = holder.Block{Address: address, Size: size, Stream: w[1], State: holder.Free}
+	b = gpuBlock{device: int32(int8(w(0))), pool: w(r.at - 1), prev: w(r.at + 2), next: w(r.at + 3)}
+	b.Block = holder.Block{Address: address, Size: size, Stream: w(1), State: holder.Free}
 	switch {
 	case mapped == 0:
 		b.State = holder.Unmapped
@@ -429,8 +450,8 @@ func (r *allocatorReader) set(node uint64) {
 	for len(todo) > 0 && left > 0 && r.mem.tick() {
 		at := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		w := r.mem.words(at, 5)
-		if at == 0 || len(w) < 5 {
+		b := r.mem.bytes(at, 40)
+		if b == nil {
 			continue
 		}
 		if r.more == 0 {
@@ -439,8 +460,8 @@ func (r *allocatorReader) set(node uint64) {
 		}
 		left--
 		r.more--
-		r.want(w[4])
-		todo = append(todo, w[2], w[3])
+		r.want(word(b[32:]))
+		todo = append(todo, word(b[16:]), word(b[24:]))
 	}
 }
 
@@ -453,7 +474,7 @@ func (r *allocatorReader) device(at uint64) []int64 {
 			r.set(at + 8*uint64(i))
 		}
 		if isTable(words[i:]) && !r.listsBlocks(words[i:]) {
-			for _, s := range r.slots(words[i:], 4) { // private pools by two numbers
+			for _, s := range r.slots(nil, words[i:], 4) { // private pools by two numbers
 				r.privatePool(s.value, holder.PoolID{First: s.key, Second: s.second})
 			}
 		}
@@ -467,7 +488,7 @@ func (r *allocatorReader) device(at uint64) []int64 {
 
 // listsBlocks reads a table that is a set of blocks, and reports whether it is one.
 func (r *allocatorReader) listsBlocks(words []uint64) (any bool) {
-	for _, s := range r.slots(words, 2) {
+	for _, s := range r.slots(nil, words, 2) {
 		if _, ok := r.block(s.value); ok {
 			any = true
 			r.want(s.value)

@@ -18,9 +18,9 @@ type dominators struct {
 	storages                 []uint32
 }
 
-// dominate finds the dominators (Georgiadis and Tarjan's SEMI-NCA, without recursion). cpu:
-// tensors in the CPU's memory count.
-func (g *graph) dominate(role func(vertex) bool, cpu bool) *dominators {
+// dominate finds the dominators (Georgiadis and Tarjan's SEMI-NCA, without recursion). trained says which
+// storages are training state. cpu: tensors in the CPU's memory count.
+func (g *graph) dominate(trained []bool, cpu bool) *dominators {
 	r := g.r
 	live := 1
 	for _, l := range g.live {
@@ -121,20 +121,20 @@ func (g *graph) dominate(role func(vertex) bool, cpu bool) *dominators {
 	}
 	d.retained, d.graph, d.suspect = room[uint64](g.arena, n), room[uint64](g.arena, n), room[uint64](g.arena, n)
 	d.storages = room[uint32](g.arena, n)
-	for i := n - 1; i > 0; i-- {
-		v := d.order[i]
-		if s, ok := r.storages[v]; ok && (cpu || s.device != holder.CPU) {
-			d.retained[i] += s.bytes
-			d.storages[i]++
-			if !role(v) {
-				d.suspect[i] += s.bytes
+	for v, s := range r.storages {
+		if i := d.index[v]; i != 0 && (cpu || s.device != holder.CPU) {
+			d.retained[i], d.storages[i] = s.bytes, 1
+			if !trained[v] {
+				d.suspect[i] = s.bytes
 			}
 		}
+	}
+	for i := n - 1; i > 0; i-- {
 		a := d.above[i]
 		d.retained[a] += d.retained[i]
 		d.suspect[a] += d.suspect[i]
 		d.storages[a] += d.storages[i]
-		if r.isNode(v) {
+		if r.isNode(d.order[i]) {
 			d.graph[i] = d.retained[i]
 		}
 		d.graph[a] += d.graph[i]

@@ -1,5 +1,7 @@
 package heap
 
+import "slices"
+
 // The tables of PyTorch's allocator are of ska::flat_hash_map. One has four words: its entries, slots minus
 // one, a shift and the most look-ups and how full it may be, and how many elements there are.
 const (
@@ -31,26 +33,27 @@ func longestRun(words []uint64) (first, n int) {
 // An entry is what a table has for one key, which may be of two words.
 type entry struct{ key, second, value uint64 }
 
-// slots returns the entries of the table that words begin with, none if they begin with no table. Each entry has
+// slots appends the entries of the table that words begin with, none if they begin with no table. Each entry has
 // width words: first how far it lies from its own slot, then its key, and last its value. In a set the key is
 // the value.
-func (r *allocatorReader) slots(words []uint64, width int) (out []entry) {
+func (r *allocatorReader) slots(out []entry, words []uint64, width int) []entry {
 	if !isTable(words) || words[3] == 0 {
-		return nil
+		return out
 	}
 	n := int(words[1]) + int(words[2]>>8&0xff) // the last place only ends the table, and has any words
 	if n > r.left {
 		r.gone++
-		return nil
+		return out
 	}
 	r.left -= n
+	out = slices.Grow(out, int(min(words[3], maxGPUBlocks)))
 	at := words[0]
 	for n > 0 && r.mem.tick() {
-		piece := min(n, maxPiece/8/8/width)
-		w := r.mem.words(at, piece*width)
-		for ; len(w) >= width; w = w[width:] {
-			if int8(w[0]) >= 0 && w[width-1] != 0 {
-				out = append(out, entry{w[1], w[width-2], w[width-1]})
+		piece := min(n, blockSize/8/width)
+		b := r.mem.bytes(at, piece*width*8)
+		for ; len(b) >= width*8; b = b[width*8:] {
+			if value := word(b[8*(width-1):]); int8(b[0]) >= 0 && value != 0 {
+				out = append(out, entry{word(b[8:]), word(b[8*(width-2):]), value})
 			}
 		}
 		at += uint64(piece * width * 8)

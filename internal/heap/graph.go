@@ -64,13 +64,23 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 	g.findLive()
 	g.name()
 	optimizer := g.optimizerState()
-	roles := map[vertex]holder.Role{}
+	trained := room[bool](g.arena, g.n) // storages of a model's parts, gradients and an optimizer's state
+	reading.Storages = make([]holder.Storage, 0, len(g.r.storages))
+	type place struct {
+		data uint64
+		v    vertex
+	}
+	order := make([]place, 0, len(g.r.storages))
 	for v, s := range g.r.storages {
+		order = append(order, place{s.data, v})
+	}
+	sorting.Stable(order, func(a, b place) int { return cmp.Or(cmp.Compare(a.data, b.data), cmp.Compare(a.v, b.v)) })
+	for _, p := range order {
 		if !g.r.mem.tick() {
 			return
 		}
-		one := g.storage(v, s, optimizer)
-		roles[v] = one.Role
+		one := g.storage(p.v, g.r.storages[p.v], optimizer)
+		trained[p.v] = one.Role != holder.NoRole && one.Role != holder.Activation
 		reading.Storages = append(reading.Storages, one)
 	}
 	sorting.Stable(reading.Storages, func(a, b holder.Storage) int {
@@ -78,11 +88,7 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 	})
 	reading.Storages = mergeSame(reading.Storages)
 	reading.Modules = g.modules()
-	d := g.dominate(func(v vertex) bool {
-		role := roles[v]
-		return role != holder.NoRole && role != holder.Activation
-	}, cpu)
-	reading.Retainers = g.retainers(d)
+	reading.Retainers = g.retainers(g.dominate(trained, cpu))
 }
 
 // A root is where a path begins.

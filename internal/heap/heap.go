@@ -176,13 +176,15 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 		return "no objects were found: this may be another build of CPython"
 	}
 	var torch *torchLayout
+	count := 0
 	if tensors := r.ofShape(&objects, shapeTensor); len(tensors) > 0 {
+		count = len(tensors)
 		reading.Framework = "PyTorch"
 		if torch, why = r.findTorch(tensors); why != "" {
 			return why
 		}
 	}
-	refs := newReferences(r, objects, torch, o.Keys)
+	refs := newReferences(r, objects, torch, count, o.Keys)
 	refs.gather()
 	refs.threads(interpreters)
 	refs.gatherExtras()

@@ -53,13 +53,17 @@ type references struct {
 	visited map[uint64]bool
 }
 
-func newReferences(py *objectReader, o objects, torch *torchLayout, shown Keys) *references {
+// maxRoom bounds for how many tensors there is room at once: a forged heap may have any number.
+const maxRoom = 1 << 17
+
+func newReferences(py *objectReader, o objects, torch *torchLayout, tensors int, shown Keys) *references {
+	tensors = min(tensors, maxRoom)
 	return &references{
 		py: py, mem: py.mem, lay: py.lay, lost: py.lost, objects: o,
-		keys:    keys{py: py, shown: shown, address: make([]uint64, 1), indices: map[uint64]uint32{}},
-		extraAt: map[uint64]vertex{}, dummies: map[uint64]uint64{},
+		keys:   keys{py: py, shown: shown, address: make([]uint64, 1), indices: map[uint64]uint32{}},
+		extras: make([]extra, 0, 2*tensors), extraAt: make(map[uint64]vertex, 2*tensors), dummies: map[uint64]uint64{},
 		torch: torch, cpp: cppReader{mem: py.mem, vtables: map[uint64]string{}},
-		impls: map[vertex]impl{}, storages: map[vertex]storageImpl{}, arrays: map[vertex]array{}, objectOf: map[vertex]vertex{},
+		impls: make(map[vertex]impl, tensors), storages: make(map[vertex]storageImpl, tensors), arrays: map[vertex]array{}, objectOf: make(map[vertex]vertex, tensors),
 		visited: map[uint64]bool{},
 	}
 }

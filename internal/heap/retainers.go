@@ -44,48 +44,55 @@ func (g *graph) retainers(d *dominators) []holder.Retainer {
 			score[a] -= d.suspect[i]
 		}
 	}
-	type entry struct {
-		score uint64
-		holder.Retainer
-		index uint32
-	}
-	var list []*entry
-	cycles := map[string]*entry{} // objects of one class that wait for the collector are one entry
+	var list []uint32
+	cycles, items := map[string]uint32{}, map[uint32]int{} // objects of one class that wait for the collector are one entry
 	for i := 1; i < n; i++ {
 		if !candidate[i] || hidden[i] {
 			continue
 		}
-		v := d.order[i]
-		c := g.class(v)
-		e := &entry{score[i], holder.Retainer{
-			Class: shortName(c.name), Items: g.items(v, c), Retained: d.retained[i], Graph: d.graph[i], Storages: int(d.storages[i]),
-		}, uint32(i)}
-		if g.tier[v] == byCycle && g.parent[v]&rootFlag != 0 {
-			if first := cycles[c.name]; first != nil {
-				first.score += e.score
-				first.Items++
-				first.Retained += e.Retained
-				first.Graph += e.Graph
-				first.Storages += e.Storages
+		if v := d.order[i]; g.tier[v] == byCycle && g.parent[v]&rootFlag != 0 {
+			name := g.class(v).name
+			if first, ok := cycles[name]; ok {
+				items[first]++
+				score[first] += score[i]
+				d.retained[first] += d.retained[i]
+				d.graph[first] += d.graph[i]
+				d.storages[first] += d.storages[i]
 				continue
 			}
-			e.Items = 1
-			cycles[c.name] = e
+			cycles[name], items[uint32(i)] = uint32(i), 1
 		}
-		list = append(list, e)
+		list = append(list, uint32(i))
 	}
-	for _, e := range list {
-		if e.score < d.retained[0]/muchOf {
-			e.score = 0
+	for _, i := range list {
+		if score[i] < d.retained[0]/muchOf {
+			score[i] = 0
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.Retained, a.Retained))
-	})
+	order := func(a, b uint32) int {
+		return cmp.Or(cmp.Compare(score[b], score[a]), cmp.Compare(d.retained[b], d.retained[a]), cmp.Compare(a, b))
+	}
+	var first []uint32
+	for _, i := range list {
+		if n := len(first); n == maxRetainers && order(first[n-1], i) < 0 {
+			continue
+		} else if n == maxRetainers {
+			first = first[:n-1]
+		}
+		at, _ := slices.BinarySearchFunc(first, i, order)
+		first = slices.Insert(first, at, i)
+	}
 	var out []holder.Retainer
-	for _, e := range list[:min(len(list), maxRetainers)] {
-		e.Holder = g.path(d.order[e.index])
-		out = append(out, e.Retainer)
+	for _, i := range first {
+		v := d.order[i]
+		c := g.class(v)
+		count, ok := items[i]
+		if !ok {
+			count = g.items(v, c)
+		}
+		out = append(out, holder.Retainer{
+			Holder: g.path(v), Class: shortName(c.name), Items: count, Retained: d.retained[i], Graph: d.graph[i], Storages: int(d.storages[i]),
+		})
 	}
 	return out
 }

@@ -40,7 +40,7 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 	r := g.r
 	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[v] == byCycle}
 	look := search{graph: g, optimizer: optimizer}
-	tensors := map[vertex]bool{}
+	var tensors []vertex
 	find := func(t vertex) {
 		look.impl = t
 		if _, array := r.arrays[t]; array {
@@ -48,13 +48,13 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		} else {
 			look.tensor(t, noVertex, 0)
 		}
-		tensors[t] = true
+		tensors = append(tensors, t)
 	}
 	if _, jax := r.arrays[v]; jax {
 		find(v)
 	} else {
-		for _, e := range g.to(v) {
-			if t := g.from[e]; !tensors[t] && !g.ofArray(t) {
+		for _, e := range g.to(v) { // those from one vertex follow each other
+			if t := g.from[e]; (len(tensors) == 0 || tensors[len(tensors)-1] != t) && !g.ofArray(t) {
 				find(t)
 			}
 		}
@@ -69,17 +69,17 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		}
 	}
 	sorting.Stable(found, func(a, b candidate) int { return cmp.Compare(a.cost, b.cost) })
-	seen := map[string]bool{}
+	var seen []string
 	var first *candidate
 	for i := range found {
 		if len(seen) > maxMore {
 			break
 		}
 		path := g.candidatePath(&found[i])
-		if seen[path] {
+		if slices.Contains(seen, path) {
 			continue
 		}
-		seen[path] = true
+		seen = append(seen, path)
 		if first == nil {
 			first, out.Holder = &found[i], path
 		} else {
@@ -87,11 +87,8 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		}
 	}
 	out.Holders = len(found)
-	if first == nil {
-		for t := range tensors {
-			first = &candidate{impl: t, object: noVertex}
-			break
-		}
+	if first == nil && len(tensors) > 0 {
+		first = &candidate{impl: tensors[0], object: noVertex}
 	}
 	if first != nil {
 		if v := g.moduleOf(first, optimizer); v != noVertex && out.Holder != "" {

@@ -1,7 +1,9 @@
 package heap
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -31,7 +33,6 @@ type impl struct {
 	storage, meta uint64
 	shape         []int64
 	dtype         int
-	elements      uint64
 	required      bool   // it needs a gradient
 	span          uint64 // bytes of the storage from its begin to the last element
 }
@@ -53,12 +54,13 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 	if dims > maxDims || count > math.MaxInt64 || t.dtype >= len(dtypes) || offset > math.MaxInt64 {
 		return t, false
 	}
-	var sizes, strides []uint64
+	var inline [2][sizesInline]uint64
+	sizes, strides := inline[0][:], inline[1][:]
 	if dims <= sizesInline {
 		for i := range int(dims) {
-			sizes = append(sizes, word(b[l.sizes+8+8*i:]))
-			strides = append(strides, word(b[l.sizes+sizesToStrides+8*i:]))
+			sizes[i], strides[i] = word(b[l.sizes+8+8*i:]), word(b[l.sizes+sizesToStrides+8*i:])
 		}
+		sizes = sizes[:dims]
 	} else {
 		both := m.words(word(b[l.sizes+8:]), int(2*dims))
 		if len(both) != int(2*dims) {
@@ -66,6 +68,7 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 		}
 		sizes, strides = both[:dims], both[dims:]
 	}
+	t.shape = make([]int64, dims)
 	elements, last := uint64(1), offset
 	for i, n := range sizes {
 		if n > math.MaxInt64 || n > 0 && elements > math.MaxInt64/n || strides[i] > 1<<48 && int64(strides[i]) >= 0 {
@@ -75,12 +78,11 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 		if n > 1 {
 			last += (n - 1) * strides[i]
 		}
-		t.shape = append(t.shape, int64(n))
+		t.shape[i] = int64(n)
 	}
 	if elements != count {
 		return t, false
 	}
-	t.elements = elements
 	if elements > 0 {
 		t.span = (last + 1) * dtypes[t.dtype].size
 	}
@@ -208,7 +210,8 @@ func (r *references) implReferences(v vertex, at uint64) {
 // memory that was freed may be any size.
 func (r *references) confirmStorages() {
 	r.mem.forget()
-	for v, s := range r.storages {
+	for _, v := range slices.Sorted(maps.Keys(r.storages)) { // those beside each other lie side by side
+		s := r.storages[v]
 		e, _ := r.extra(v)
 		now, ok := s, true
 		switch e.kind {

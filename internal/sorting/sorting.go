@@ -7,8 +7,12 @@ import (
 	"slices"
 )
 
-// Stable is slices.SortStableFunc. It sorts indexes, in a sort that all types share.
+// Stable is slices.SortStableFunc. It sorts indexes, in a sort that all types share, and only what is
+// not in order yet.
 func Stable[T any](s []T, compare func(a, b T) int) {
+	if slices.IsSortedFunc(s, compare) {
+		return
+	}
 	unsorted := slices.Clone(s)
 	for i, at := range indexes(len(s), func(a, b int) int { return compare(unsorted[a], unsorted[b]) }) {
 		s[i] = unsorted[at]
