@@ -75,9 +75,10 @@ func inLibrary(pid int, name string, look func(m *proc.Mapping, e *proc.ELF) err
 // listed under, its neighbour begins where it ends, a set's root refers back to the set, and the sums
 // of blocks are the allocator's own statistics.
 type allocatorReader struct {
-	mem *cache
-	cpp *cppReader
-	at  int // of a block: the word that has its address
+	mem   *cache
+	cpp   *cppReader
+	arena arena
+	at    int // of a block: the word that has its address
 	// doubt says how few of the listed blocks have it there, "" if that is proof enough. Else the sums of
 	// blocks must prove it.
 	doubt string
@@ -121,6 +122,7 @@ func readAllocator(m *cache, cpp *cppReader, pointer uint64, rounds int, lost *l
 		m.forget()
 		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, more: maxElements, pools: map[uint64]pool{}, private: map[uint64]holder.PoolID{}, devices: map[uint64]bool{}}
 		found, refused := r.read(pointer)
+		r.arena.release()
 		if refused != "" {
 			why = refused
 			continue
@@ -179,12 +181,12 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	for i := first; i < end; i += tableWords {
 		n += int(words[i+3])
 	}
-	listed := make([]entry, 0, min(n, maxGPUBlocks))
+	listed := room[entry](&r.arena, min(n, maxGPUBlocks))[:0]
 	for i := first; i < end; i += tableWords {
 		listed = r.slots(listed, words[i:], 3)
 	}
 	r.index = make(map[uint64]uint32, len(listed))
-	r.blocks, r.todo = make([]gpuBlock, 0, len(listed)), make([]uint64, 0, 2*len(listed))
+	r.blocks, r.todo = room[gpuBlock](&r.arena, len(listed))[:0], room[uint64](&r.arena, 2*len(listed))[:0]
 	if why = r.findAddress(listed); why != "" {
 		return nil, why
 	}
@@ -355,6 +357,9 @@ func (r *allocatorReader) follow() {
 			r.gone++
 			continue
 		}
+		if len(r.blocks) == cap(r.blocks) {
+			r.blocks = larger(&r.arena, r.blocks, 64)
+		}
 		r.index[at] = uint32(len(r.blocks))
 		r.blocks = append(r.blocks, b)
 		r.want(b.prev)
@@ -488,12 +493,14 @@ func (r *allocatorReader) device(at uint64) []int64 {
 
 // listsBlocks reads a table that is a set of blocks, and reports whether it is one.
 func (r *allocatorReader) listsBlocks(words []uint64) (any bool) {
-	for _, s := range r.slots(nil, words, 2) {
+	list := r.slots(nil, words, 2)
+	for _, s := range list {
 		if _, ok := r.block(s.value); ok {
 			any = true
 			r.want(s.value)
 		}
 	}
+	drop(&r.arena, list)
 	return any
 }
 

@@ -10,13 +10,13 @@ import (
 // An arena has arrays that are not memory of Go's, whose collector would let as much garbage pile
 // up beside them. release gives all of them back.
 type arena struct {
-	maps  [][]byte
-	spare []byte // of somebody else, and no longer used
+	maps   [][]byte
+	spares [][]byte // of somebody else, and no longer used
 }
 
 // An element is what an array of an arena may have: Go's collector looks for no pointers there.
 type element interface {
-	bool | tier | registry | uint32 | uint64 | edge | seen
+	bool | tier | registry | uint32 | uint64 | edge | seen | entry | gpuBlock
 }
 
 // smallArray is the size of arrays, in bytes, that are Go's all the same.
@@ -31,12 +31,20 @@ func room[T element](a *arena, n int) []T {
 	if size < smallArray {
 		return make([]T, n)
 	}
-	if len(a.spare) >= size {
-		data := a.spare[:size]
-		a.spare = a.spare[min((size+alignment-1)&^(alignment-1), len(a.spare)):]
-		clear(data)
-		return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), n)
+	for i, spare := range a.spares {
+		if len(spare) >= size {
+			a.spares[i] = spare[min((size+alignment-1)&^(alignment-1), len(spare)):]
+			clear(spare[:size])
+			return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(spare))), n)
+		}
 	}
+	return mapped[T](a, n)
+}
+
+// mapped returns an array of zeros that can grow where it is.
+func mapped[T element](a *arena, n int) []T {
+	var one T
+	size := n * int(unsafe.Sizeof(one))
 	// All pages at once, for one fault in each costs more.
 	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {

@@ -1,7 +1,5 @@
 package heap
 
-import "slices"
-
 // The tables of PyTorch's allocator are of ska::flat_hash_map. One has four words: its entries, slots minus
 // one, a shift and the most look-ups and how full it may be, and how many elements there are.
 const (
@@ -46,7 +44,9 @@ func (r *allocatorReader) slots(out []entry, words []uint64, width int) []entry 
 		return out
 	}
 	r.left -= n
-	out = slices.Grow(out, int(min(words[3], maxGPUBlocks)))
+	if out == nil {
+		out = room[entry](&r.arena, int(min(words[3], maxGPUBlocks)))[:0]
+	}
 	at := words[0]
 	for n > 0 && r.mem.tick() {
 		piece := min(n, blockSize/8/width)

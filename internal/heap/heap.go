@@ -168,7 +168,7 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	}
 	lists := listReader{objectReader: r, interpreters: interpreters, most: o.MaxObjects}
 	found := lists.find()
-	r.arena.spare = r.mem.shrink(edgeSlots)
+	r.arena.spares = append(r.arena.spares, r.mem.shrink(edgeSlots))
 	objects := r.newObjects(found)
 	drop(r.arena, found)
 	reading.Objects = uint64(len(objects.address))
@@ -198,7 +198,7 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	if reading.Framework == "" {
 		reading.Framework = refs.framework
 	}
-	r.arena.spare = r.mem.shrink(nameSlots)
+	r.arena.spares = append(r.arena.spares, r.mem.shrink(nameSlots))
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading, o.CPU)
 	}

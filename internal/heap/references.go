@@ -72,7 +72,7 @@ func newReferences(py *objectReader, o objects, torch *torchLayout, tensors int,
 func (r *references) gather() {
 	n := len(r.objects.address)
 	r.start = room[uint32](r.py.arena, n+n/8+1)[:0]
-	r.edges = room[edge](r.py.arena, 2*n)[:0]
+	r.edges = mapped[edge](r.py.arena, 2*n+1)[:0]
 	r.counted = room[uint32](r.py.arena, n)
 	r.maxEdges = edgesEach*n + edgesMore
 	for i := range n {
