@@ -153,9 +153,12 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 		to, toIs = ended(&steps[i].Last[len(steps[i].Last)-1])
 	}
 	from, to = from.Truncate(time.Microsecond), to.Truncate(time.Microsecond)
-	if !d.second.given() {
+	switch {
+	case !d.second.given() && to > span.End: // within its last microsecond
+		err = d.second.Set("end")
+	case !d.second.given():
 		err = d.second.Set(to.String())
-	} else {
+	default:
 		toIs = "--after"
 		if to, err = d.second.in(span); to <= from {
 			from, fromIs = 0, "the beginning of the trace"

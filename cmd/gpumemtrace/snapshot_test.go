@@ -72,6 +72,15 @@ func TestSnapshotWhatif(t *testing.T) {
 	}
 }
 
+// TestSnapshotGrowth checks that what grew is shown of each snapshot, also where it grew within the last microsecond.
+func TestSnapshotGrowth(t *testing.T) {
+	for _, name := range []string{"forward", "forward_mixed", "private_pools", "private_pools_late", "compiled", "small"} {
+		if out, err := exec.Command(binary, "diff", unzipped(t, name)).CombinedOutput(); err != nil || !bytes.HasPrefix(out, []byte("What grew from ")) {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
 // TestSnapshotCompiled checks what regions of torch.compile hold at the end, as the blocks of the file say.
 func TestSnapshotCompiled(t *testing.T) {
 	out, err := exec.Command(binary, "report", unzipped(t, "compiled"), "--by", "kind,compiled", "--at", "end", "--json").Output()
