@@ -1,7 +1,6 @@
 package whatif
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -315,20 +314,22 @@ const worthwhile = 0.02
 
 // best returns the setting of PYTORCH_CUDA_ALLOC_CONF that helps most, nil for none.
 func (p *Prediction) best() *Row {
-	var best *Row
+	return p.least(func(r *Row) bool {
+		if p.Lacked > 0 {
+			return r.Served == "yes"
+		}
+		return float64(max(r.Peak, r.High)) <= (1-worthwhile)*float64(p.Rows[0].Peak)
+	})
+}
+
+// least returns the setting of PYTORCH_CUDA_ALLOC_CONF with the lowest peak of those that helps accepts, nil for none.
+func (p *Prediction) least(helps func(*Row) bool) (least *Row) {
 	for i := range p.Rows[1:] {
-		r := &p.Rows[1+i]
-		if !strings.Contains(r.Setting, ":") {
-			continue
-		}
-		if p.Lacked > 0 && r.Served != "yes" || p.Lacked == 0 && float64(max(r.Peak, r.High)) > (1-worthwhile)*float64(p.Rows[0].Peak) {
-			continue
-		}
-		if best == nil || cmp.Compare(r.Peak, best.Peak) < 0 {
-			best = r
+		if r := &p.Rows[1+i]; strings.Contains(r.Setting, ":") && helps(r) && (least == nil || r.Peak < least.Peak) {
+			least = r
 		}
 	}
-	return best
+	return least
 }
 
 // Best returns the setting that would have helped most, "" for none.
@@ -372,7 +373,11 @@ func (p *Prediction) Answer() string {
 	case best != nil:
 		return fmt.Sprintf("With %s PyTorch would have reserved %s at the peak instead of %s.", best.Setting, size(best.Peak), size(own.Peak))
 	}
-	return fmt.Sprintf("No setting that was tried would save 2 %% of the %s that PyTorch reserved at the peak; tensors alone need %s.", size(own.Peak), size(p.Rows[len(p.Rows)-1].Peak))
+	most := ""
+	if r := p.least(func(r *Row) bool { return r.Peak < own.Peak }); r != nil {
+		most = fmt.Sprintf(": %s would save most, %s", r.Setting, size(own.Peak-r.Peak))
+	}
+	return fmt.Sprintf("No setting that was tried would save as much as 2 %% of the %s that PyTorch reserved at the peak%s.", size(own.Peak), most)
 }
 
 // Most says how much the best setting could save at most, "" if that is not known.
@@ -399,7 +404,7 @@ func (p *Prediction) Most() string {
 	case own.Cached > 0:
 		cached += ", and lost to fragmentation, beside tensors"
 	}
-	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s. No setting can save %s: tensors needed %s at some moment%s.", size(own.Peak), cached, saves, size(floor), with)
+	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s. No setting can save %s: the program asked for %s at some moment%s.", size(own.Peak), cached, saves, size(floor), with)
 }
 
 // spread writes between which sizes a peak may be, if they differ by more than 2 %.
@@ -451,9 +456,9 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 			more += fmt.Sprintf(" Its tensors are of %d streams.", p.Streams)
 		}
 		if p.Before > 0 {
-			page.Line("The history begins when PyTorch had reserved %s. Those segments stay as they are in every prediction.", bytefmt.Format(int64(p.Before)))
+			page.Line("The history begins when PyTorch had reserved %s. Those segments stay as they are in every prediction, so another setting may save more.", bytefmt.Format(int64(p.Before)))
 		}
-		page.Line("Check: the run repeated under its own settings placed %d of %d tensors where PyTorch placed them.%s", p.Same, p.Tensors, more)
+		page.Line("Check: the run repeated under its own settings placed %d of %d allocations where PyTorch placed them.%s", p.Same, p.Tensors, more)
 		if text := doubt(p.Workspaces, p.Rows[0].Peak, "under another setting"); text != "" && p.Reason == "" {
 			page.Warn("%s", text)
 		}

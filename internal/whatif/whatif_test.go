@@ -235,7 +235,7 @@ func TestWrite(t *testing.T) {
 	}
 	for _, want := range []string{
 		"With expandable_segments:True PyTorch would have reserved 3.44 GiB at the peak instead of 6.24 GiB.",
-		"python3 (662) on GPU 0\n", "5.77 GiB   -478 MiB", "6.24 GiB             2.80 GiB (44.9%)", "placed 9403 of 9403 tensors", "roundup_power2_divisions:[256:1,>:4]", "a perfect allocator",
+		"python3 (662) on GPU 0\n", "5.77 GiB   -478 MiB", "6.24 GiB             2.80 GiB (44.9%)", "placed 9403 of 9403 allocations", "roundup_power2_divisions:[256:1,>:4]", "a perfect allocator",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in\n%s", want, text.String())
@@ -274,10 +274,10 @@ func TestMost(t *testing.T) {
 		run  *Run
 		want string
 	}{
-		{recording(t, "allocator/bert.gmt"), "Of the 6.24 GiB that PyTorch reserved at the peak, 2.80 GiB was cached, not in tensors: 240 MiB was lost to fragmentation, beside tensors, and 2.57 GiB lay in empty segments. No setting can save more than 2.81 GiB: tensors needed 3.43 GiB at some moment."},
+		{recording(t, "allocator/bert.gmt"), "Of the 6.24 GiB that PyTorch reserved at the peak, 2.80 GiB was cached, not in tensors: 240 MiB was lost to fragmentation, beside tensors, and 2.57 GiB lay in empty segments. No setting can save more than 2.81 GiB: the program asked for 3.43 GiB at some moment."},
 		// It holds 7 tensors of 160 MiB and one of 300 at the peak, and 8 of 160 when 500 more fail.
-		{recording(t, "allocator/fragmented.gmt"), "Of the 2.34 GiB that PyTorch reserved at the peak, 980 MiB was cached, not in tensors, and lost to fragmentation, beside tensors. No setting can save more than 620 MiB: tensors needed 1.74 GiB at some moment, with the request of 500 MiB that failed."},
-		{lacking(), "Of the 80.0 MiB that PyTorch reserved at the peak, 0 B was cached, not in tensors. No setting can save anything: tensors needed 80.0 MiB at some moment, with the request of 30.0 MiB that failed."},
+		{recording(t, "allocator/fragmented.gmt"), "Of the 2.34 GiB that PyTorch reserved at the peak, 980 MiB was cached, not in tensors, and lost to fragmentation, beside tensors. No setting can save more than 620 MiB: the program asked for 1.74 GiB at some moment, with the request of 500 MiB that failed."},
+		{lacking(), "Of the 80.0 MiB that PyTorch reserved at the peak, 0 B was cached, not in tensors. No setting can save anything: the program asked for 80.0 MiB at some moment, with the request of 30.0 MiB that failed."},
 		{&Run{Partial: "the trace took a sample"}, ""},
 	} {
 		if got := Predict(test.run, Options{}).Most(); got != test.want {
