@@ -9,7 +9,7 @@ import (
 )
 
 // MomentHelp says what ParseMoment takes.
-const MomentHelp = "90s (after the trace began), -30s (before its end), 23:14 or 2006-01-02T15:04:05Z (by the clock), peak, peak-1s, oom (out of memory), oom-10s, or end"
+const MomentHelp = "90s (after the trace began), -30s (before its end), 23:14 or 2006-01-02T15:04:05Z (by the clock), peak, peak-1s, tensor-peak (when tensors held most), oom (out of memory), oom-10s, or end"
 
 // Layouts of times of the clock, in a zone that is given where they have none.
 var (
@@ -20,6 +20,9 @@ var (
 // errNoFailure means that a recording has no moment of its own for a failure.
 var errNoFailure = errors.New("no request failed because memory ran out: the recording has no moment called oom")
 
+// errNoTensors means that a recording does not show when tensors held most.
+var errNoTensors = errors.New("it shows no tensors, so no moment at which they held most: record with --tensors")
+
 // ParseMoment returns the moment that s is in a recording, negative for one before its beginning, and an
 // error where the recording has none. Times of the clock without a zone are in this one.
 func ParseMoment(s string, zone *time.Location) (func(Span) (time.Duration, error), error) {
@@ -28,15 +31,21 @@ func ParseMoment(s string, zone *time.Location) (func(Span) (time.Duration, erro
 		return nil, err
 	}
 	return func(x Span) (time.Duration, error) {
-		if strings.HasPrefix(s, outOfMemory) && x.OutOfMemory < 0 {
+		switch {
+		case strings.HasPrefix(s, outOfMemory) && x.OutOfMemory < 0:
 			return 0, errNoFailure
+		case strings.HasPrefix(s, tensorPeak) && x.Tensors == 0:
+			return 0, errNoTensors
 		}
 		return at(x), nil
 	}, nil
 }
 
-// outOfMemory is the name of Span.OutOfMemory.
-const outOfMemory = "oom"
+// Names of Span.OutOfMemory and Span.Most.
+const (
+	outOfMemory = "oom"
+	tensorPeak  = "tensor-peak"
+)
 
 func parseMoment(s string, zone *time.Location) (func(Span) time.Duration, error) {
 	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" && strings.ContainsAny(s, "0123456789") {
@@ -44,7 +53,7 @@ func parseMoment(s string, zone *time.Location) (func(Span) time.Duration, error
 	}
 	for name, of := range map[string]func(Span) time.Duration{
 		"peak": func(x Span) time.Duration { return x.Peak }, "end": func(x Span) time.Duration { return x.End },
-		outOfMemory: func(x Span) time.Duration { return x.OutOfMemory },
+		outOfMemory: func(x Span) time.Duration { return x.OutOfMemory }, tensorPeak: func(x Span) time.Duration { return x.Most },
 	} {
 		rest, is := strings.CutPrefix(s, name)
 		if is && rest == "" {

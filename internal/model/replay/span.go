@@ -17,6 +17,9 @@ type Span struct {
 	// much, it is when most of it was allocated, and of that in tensors. It is the end if they
 	// never held any.
 	Peak time.Duration
+	// Most is when tensors held most, and Tensors how many bytes, 0 if none were recorded.
+	Most    time.Duration
+	Tensors int64
 	// First is when processes first held memory on GPUs, 0 if they never did, and Grew when they last came
 	// to hold more, in tensors too: the end if they never did. What comes after that only frees.
 	First, Grew time.Duration
@@ -77,7 +80,8 @@ func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {
 	at := func(time uint64) time.Duration { return min(max(s.Wall(time).Sub(x.Start), 0), x.End) }
 	x.Peak, x.Grew = x.End, x.End
 	if f.at > 0 {
-		x.Peak, x.First, x.Grew = at(f.at), at(f.first), at(f.grew)
+		x.Peak, x.Most, x.First, x.Grew = at(f.at), at(f.most), at(f.first), at(f.grew)
+		x.Tensors = f.tensors
 	}
 	return x, s, nil
 }
@@ -93,6 +97,9 @@ type peakFinder struct {
 
 	peak state.Held
 	at   uint64
+
+	tensors int64 // the most
+	most    uint64
 
 	last        state.Held // when it was compared
 	first, grew uint64
@@ -150,6 +157,9 @@ func (f *peakFinder) compare(s *state.State) {
 	if f.differs && !f.rebuilding {
 		if f.peak.Compare(f.sum) < 0 {
 			f.peak, f.at = f.sum, s.Now()
+		}
+		if f.sum.Tensors > f.tensors {
+			f.tensors, f.most = f.sum.Tensors, s.Now()
 		}
 		if f.sum.Total > f.last.Total || f.sum.Allocated > f.last.Allocated || f.sum.Tensors > f.last.Tensors {
 			f.first, f.grew = cmp.Or(f.first, s.Now()), s.Now()

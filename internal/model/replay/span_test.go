@@ -52,9 +52,16 @@ func TestPeak(t *testing.T) {
 				t.Fatal(err)
 			}
 			want, moments := sum(peak), 0
+			if s, err := Play(path, Options{At: x.Most}); err != nil || sum(s).Tensors != x.Tensors || x.Tensors < want.Tensors {
+				t.Errorf("%v: tensors hold %d at %v, want %d, %d at the peak", err, sum(s).Tensors, x.Most, x.Tensors, want.Tensors)
+			}
 			if _, err := Play(path, Options{At: End, Moment: func(s *state.State) {
 				moments++
-				if h := sum(s); want.Compare(h) < 0 {
+				h := sum(s)
+				if h.Tensors > x.Tensors {
+					t.Errorf("tensors hold %d at %v, more than %d at %v", h.Tensors, s.Time().Sub(s.Start()), x.Tensors, x.Most)
+				}
+				if want.Compare(h) < 0 {
 					t.Errorf("%+v at the peak at %v, %+v at %v", want, x.Peak, h, s.Time().Sub(s.Start()))
 				}
 			}}); err != nil {

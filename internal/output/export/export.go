@@ -125,6 +125,8 @@ type Moment struct {
 	At    time.Duration
 	First time.Duration      // when memory on a GPU was first held
 	Peak  time.Duration      // when most was held
+	Most  time.Duration      // when tensors held most
+	Bytes int64              // that they held then, 0 if that is not known
 	End   *snapshot.Snapshot // what the end of the recording holds
 }
 

@@ -128,6 +128,10 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 		page.Line("Nothing yet: the trace began at %s and saw no memory on a GPU in %v.", began, rounded(m.duration()))
 	case m.At == m.Peak:
 		page.Line("At the peak (--at peak), %v after the trace began at %s%s: %s. At the end, after %v: %s%s (--at end).", rounded(m.At), began, inStep(x.s), now, rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
+		if m.Peak >= m.duration() && !m.End.Ended() {
+			page.Line("Memory still grew when the trace ended: the program's own peak may be higher.")
+		}
+		x.mostTensors(page, x.shown(&sum))
 	case m.At >= m.duration():
 		page.Line("At the end, %v after the trace began at %s: %s%s. The peak was at %v (--at peak).", rounded(m.At), began, now, exited(m.End), rounded(m.Peak))
 	default:
@@ -139,10 +143,27 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 			now += x.before()
 		}
 		when := fmt.Sprintf("%v after the trace began", rounded(m.At))
-		if m.At == 0 {
+		switch {
+		case m.At == 0:
 			when = "When the trace began"
+		case m.At == m.Most && m.Bytes > 0:
+			when = "When tensors held most, " + when
 		}
 		page.Line("%s at %s: %s. The peak was at %v (--at peak). At the end, after %v: %s%s (--at end).", when, began, now, rounded(m.Peak), rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
+	}
+}
+
+// mostTensors says when tensors held most, if they held clearly less at the peak: a small request late in a run may
+// make the peak of what PyTorch reserved.
+func (x *overview) mostTensors(page *render.Page, peak int64) {
+	m, now := x.o.Moment, int64(0)
+	for i := range x.s.Samples {
+		if s := &x.s.Samples[i]; s.Kind == snapshot.Tensor {
+			now += s.InuseBytes
+		}
+	}
+	if x.s.Meta.Windows == nil && m.Bytes-now > peak/50 {
+		page.Line("Tensors held most at %v: %s, and %s at the peak (--at tensor-peak).", rounded(m.Most), bytefmt.Format(m.Bytes), bytefmt.Format(now))
 	}
 }
 
