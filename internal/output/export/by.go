@@ -428,6 +428,9 @@ func (g *group) stacks(cells []string, show *face, n int) (lines []string) {
 	for _, s := range g.samples {
 		bytes := show.of(&amount{Values: s.Values})
 		if text := below(s.Frames(), cells); bytes != 0 && text != "" {
+			if s.Kind == snapshot.Cached { // the segment: who had tensors in it is not known
+				text = "taken for " + text
+			}
 			held[text] += bytes
 		}
 	}

@@ -101,7 +101,7 @@ func (by By) WithPatterns(texts []string) (By, error) {
 	case i < 0 && len(texts) > 0:
 		return nil, errors.New("--pattern needs --by pattern")
 	case i >= 0 && len(texts) == 0:
-		return nil, errors.New("--by pattern needs a --pattern or several, such as --pattern 'attention=.*attn.*'")
+		return nil, errors.New("--by pattern needs a --pattern or several, such as --pattern 'attention=attn'")
 	case i < 0:
 		return by, nil
 	}
@@ -112,9 +112,12 @@ func (by By) WithPatterns(texts []string) (By, error) {
 	var all []pattern
 	for _, text := range texts {
 		name, expression, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--pattern %q: want NAME=EXPRESSION, such as 'attention=attn'", text)
+		}
 		r, err := regexp.Compile(expression)
-		if err != nil || !ok || name == "" {
-			return nil, fmt.Errorf("--pattern %q: want NAME=EXPRESSION, such as 'attention=.*attn.*'", text)
+		if err != nil {
+			return nil, fmt.Errorf("--pattern %q: %w", text, err)
 		}
 		all = append(all, pattern{name, r})
 	}

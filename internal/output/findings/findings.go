@@ -88,7 +88,7 @@ var Rules = []Rule{
 	{"cycle", "a reference cycle that is never collected", []Need{Heap}, cycles},
 	{"waiting", "freed memory that waits for another stream", []Need{Heap}, waiting},
 	{"optimizer-temporaries", "temporaries of an optimizer that make the peak", []Need{Tensors}, optimizerTemporaries},
-	{"type-copy", "a large copy to another type at the peak", []Need{Tensors}, typeCopies},
+	{"type-copy", "a large copy of one tensor to another type at the peak", []Need{Tensors}, typeCopies},
 	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, checkpointing},
 	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, workspaces},
 	{"plans", "plans of cuFFT for many shapes", []Need{Driver}, plans},
