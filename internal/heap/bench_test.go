@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // BenchmarkRead reads the heaps of running programs with 500,000 objects.
@@ -23,6 +26,28 @@ func BenchmarkRead(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkReadBlocks reads the heap of a program with 500,000 objects, 100,000 tensors and as many blocks of
+// PyTorch's allocator. peak-MiB is what this process takes in all, with what it has anyway.
+func BenchmarkReadBlocks(b *testing.B) {
+	const tensors = 100_000
+	python := installed(b)
+	newest := python[slices.Max(slices.Collect(maps.Keys(python)))]
+	library := filepath.Join(b.TempDir(), allocatorFile)
+	run(b, "g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-DLIBRARY", "-Dmain=unused", "-o", library, "testdata/allocator.cc")
+	p := start(b, newest, []string{"PYTHONPATH=" + buildStandin(b, newest)}, "testdata/blocks.py", "500000", fmt.Sprint(tensors), library)
+	for b.Loop() {
+		r, err := Read(context.Background(), p.pid, Options{})
+		if err != nil || len(r.Storages) < tensors || len(r.Allocators) != 1 || len(r.Allocators[0].Blocks) < tensors {
+			b.Fatal(err, r.Refused, r.NoAllocators, len(r.Storages))
+		}
+	}
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(used.Maxrss>>10), "peak-MiB")
 }
 
 // A counter counts what is read of a memory.
