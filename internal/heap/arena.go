@@ -85,6 +85,18 @@ func index[T element](a *arena, array []T) int {
 	return slices.IndexFunc(a.maps, func(data []byte) bool { return unsafe.Pointer(unsafe.SliceData(data)) == begin })
 }
 
+// temporary gives back, when done is called, all arrays that were made since.
+func (a *arena) temporary() (done func()) {
+	spares, n := slices.Clone(a.spares), len(a.maps)
+	return func() {
+		copy(a.spares, spares)
+		for _, data := range a.maps[n:] {
+			_ = unix.Munmap(data)
+		}
+		a.maps = a.maps[:n]
+	}
+}
+
 // release gives all arrays back. None may be used from then on.
 func (a *arena) release() {
 	for _, data := range a.maps {

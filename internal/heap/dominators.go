@@ -29,6 +29,8 @@ func (g *graph) dominate(trained []bool, cpu bool) *dominators {
 		}
 	}
 	d := &dominators{order: append(room[vertex](g.arena, live)[:0], noVertex), index: room[uint32](g.arena, g.n)}
+	d.above = room[uint32](g.arena, live)
+	done := g.arena.temporary()
 	parent := room[uint32](g.arena, live)[:1]
 	isRoot := room[bool](g.arena, g.n)
 	type place struct {
@@ -73,7 +75,7 @@ func (g *graph) dominate(trained []bool, cpu bool) *dominators {
 	for i := range semi {
 		semi[i], best[i] = uint32(i), uint32(i)
 	}
-	d.above = room[uint32](g.arena, n)
+	d.above = d.above[:n]
 	copy(d.above, parent)
 	linked := n // vertices with an index from here on are in the forest
 	var path []uint32
@@ -119,6 +121,7 @@ func (g *graph) dominate(trained []bool, cpu bool) *dominators {
 		}
 		d.above[i] = a
 	}
+	done()
 	d.retained, d.graph, d.suspect = room[uint64](g.arena, n), room[uint64](g.arena, n), room[uint64](g.arena, n)
 	d.storages = room[uint32](g.arena, n)
 	for v, s := range r.storages {

@@ -2,6 +2,7 @@ package heap
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
@@ -32,6 +33,10 @@ type graph struct {
 	sizes   map[vertex]int
 	counted int
 	cycles  []uint32 // see findCycles
+	// Room of storage and of write.
+	candidates []candidate
+	tensors    []vertex
+	steps      []uint32
 }
 
 func newGraph(r *references) *graph {
@@ -41,20 +46,17 @@ func newGraph(r *references) *graph {
 	for v := range g.n {
 		for i := r.start[v]; i < r.start[v+1]; i++ {
 			g.from[i] = vertex(v)
-			g.first[r.edges[i].to+1]++
+			g.first[r.edges[i].to]++
 		}
 	}
 	for v := range g.n {
 		g.first[v+1] += g.first[v]
 	}
 	g.back = room[uint32](g.arena, len(r.edges))
-	fill := room[uint32](g.arena, g.n)
-	copy(fill, g.first)
-	for i, e := range r.edges {
-		g.back[fill[e.to]] = uint32(i)
-		fill[e.to]++
+	for i, e := range slices.Backward(r.edges) { // each has its place before those that follow it
+		g.first[e.to]--
+		g.back[g.first[e.to]] = uint32(i)
 	}
-	drop(g.arena, fill)
 	return g
 }
 

@@ -25,7 +25,9 @@ func (g *graph) pathBy(e uint32) string {
 
 // write writes the path to a vertex, and the edge that goes on from there.
 func (g *graph) write(v vertex, last *uint32, nested int) string {
-	var steps []uint32
+	steps := g.steps
+	g.steps = nil // a key may have a path in it
+	defer func() { g.steps = steps[:0] }()
 	if last != nil {
 		steps = append(steps, *last)
 	}

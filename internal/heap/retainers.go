@@ -18,8 +18,8 @@ const (
 // parameters and buffers, gradients and an optimizer's state come first, if that is much.
 func (g *graph) retainers(d *dominators) []holder.Retainer {
 	n := len(d.order)
-	candidate, inModule, hidden := make([]bool, n), make([]bool, n), make([]bool, n)
-	above := make([]uint32, n) // the nearest candidate that dominates each
+	candidate, inModule, hidden := room[bool](g.arena, n), room[bool](g.arena, n), room[bool](g.arena, n)
+	above := room[uint32](g.arena, n) // the nearest candidate that dominates each
 	for i := 1; i < n; i++ {
 		v, a := d.order[i], d.above[i]
 		c := g.class(v)
@@ -31,7 +31,7 @@ func (g *graph) retainers(d *dominators) []holder.Retainer {
 	}
 	// What one part holds nearly all of is listed as that part, and does not come first
 	// for what that part holds.
-	score := slices.Clone(d.suspect)
+	score := append(room[uint64](g.arena, n)[:0], d.suspect...)
 	for i := 1; i < n; i++ {
 		a := above[i]
 		if !candidate[i] || a == 0 || g.isTensor(d.order[i], d.order[a]) {

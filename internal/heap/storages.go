@@ -39,8 +39,8 @@ type search struct {
 func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) holder.Storage {
 	r := g.r
 	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[v] == byCycle}
-	look := search{graph: g, optimizer: optimizer}
-	var tensors []vertex
+	look := search{graph: g, optimizer: optimizer, found: g.candidates[:0]}
+	tensors := g.tensors[:0]
 	find := func(t vertex) {
 		look.impl = t
 		if _, array := r.arrays[t]; array {
@@ -60,6 +60,7 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		}
 	}
 	found, roles := look.found, &look.roles
+	g.candidates, g.tensors = found, tensors
 	out.Node = look.node
 	out.Tensors = len(tensors)
 	for _, role := range []holder.Role{holder.Parameter, holder.Buffer, holder.OptimizerState, holder.Gradient, holder.Activation} {
@@ -69,7 +70,8 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		}
 	}
 	sorting.Stable(found, func(a, b candidate) int { return cmp.Compare(a.cost, b.cost) })
-	var seen []string
+	var written [maxMore + 1]string
+	seen := written[:0]
 	var first *candidate
 	for i := range found {
 		if len(seen) > maxMore {
