@@ -71,10 +71,13 @@ func Heaps(process event.Process, r *holder.Reading) (out []*Heap) {
 		room()
 		part.Loss = append(part.Loss, x)
 	}
-	for _, s := range r.Storages {
+	all := make([]holder.Storage, len(r.Storages))
+	for i, s := range r.Storages {
 		trim(&s)
 		c.storage(&s)
-		room()
+		if room(); part.Storages == nil {
+			part.Storages = all[i:i]
+		}
 		part.Storages = append(part.Storages, s)
 	}
 	for _, x := range r.Modules {

@@ -41,6 +41,8 @@ type heaps struct {
 type heap struct {
 	reading *holders.Reading // nil until one was complete
 	coming  *holders.Reading // the parts of the next, nil for none
+	// storages are those of coming, which are put together when all came.
+	storages [][]holders.Storage
 
 	allocators []holders.Allocator // the parts that came of the reading's
 	segments   []segment           // of the reading's allocators
@@ -53,6 +55,14 @@ type segment struct {
 	device              int32
 	from, to            uint64
 	reserved, allocated int64
+}
+
+// came returns how many storages of coming there are.
+func (x *heap) came() (n int) {
+	for _, part := range x.storages {
+		n += len(part)
+	}
+	return n
 }
 
 func newHeaps() heaps {
@@ -68,8 +78,8 @@ func (h *heaps) apply(r *record.Heap) {
 	}
 	part := r.Reading
 	if x.coming != nil && (x.coming.Begin != part.Begin || x.coming.End != part.End) { // its last part was lost
-		h.coming -= len(x.coming.Storages)
-		x.coming = nil
+		h.coming -= x.came()
+		x.coming, x.storages = nil, nil
 	}
 	if x.coming == nil {
 		head := *part
@@ -79,14 +89,14 @@ func (h *heaps) apply(r *record.Heap) {
 	n := min(len(part.Storages), maxStorages-h.coming)
 	h.dropped += uint64(len(part.Storages) - n)
 	h.coming += n
-	x.coming.Storages = append(x.coming.Storages, part.Storages[:n]...)
+	x.storages = append(x.storages, part.Storages[:n])
 	x.coming.Modules = append(x.coming.Modules, part.Modules[:min(len(part.Modules), maxModules-len(x.coming.Modules))]...)
 	x.coming.Retainers = append(x.coming.Retainers, part.Retainers[:min(len(part.Retainers), maxRetainers-len(x.coming.Retainers))]...)
 	if len(x.coming.Loss) < maxNotes {
 		x.coming.Loss = append(x.coming.Loss, part.Loss...)
 	}
 	if !r.More {
-		h.coming -= len(x.coming.Storages)
+		h.coming -= x.came()
 		h.complete(x)
 	}
 }
@@ -94,10 +104,11 @@ func (h *heaps) apply(r *record.Heap) {
 // complete replaces a heap's reading by the one that came.
 func (h *heaps) complete(x *heap) {
 	next := x.coming
+	next.Storages = slices.Concat(x.storages...)
 	h.held -= size(x.reading)
 	h.clear(x)
 	// One takes no more than it leaves to others.
-	x.coming, x.reading = nil, largest(next, (maxStorages-h.held)/2)
+	x.coming, x.storages, x.reading = nil, nil, largest(next, (maxStorages-h.held)/2)
 	h.dropped += uint64(size(next) - size(x.reading))
 	h.held += size(x.reading)
 }
@@ -244,7 +255,7 @@ func (h *heaps) forget(id event.Process) {
 		return
 	}
 	if x.coming != nil {
-		h.coming -= len(x.coming.Storages)
+		h.coming -= x.came()
 	}
 	h.held -= size(x.reading)
 	h.clear(x)
