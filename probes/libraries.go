@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
@@ -105,11 +106,7 @@ func newLibraries(opts *Options, lost *loss.Set, w *warnings) *libraries {
 
 // use adds a claim.
 func (f *probedFile) use(c claim) {
-	m := f.mappers[c.pid]
-	if m == nil {
-		m = &mapper{}
-		f.mappers[c.pid] = m
-	}
+	m := keyed.At(f.mappers, c.pid)
 	m.user, m.at = c.user, max(m.at, c.at)
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
@@ -69,16 +70,10 @@ func (w *warnings) addFor(uid uint32, text string) {
 
 // budget returns that of a user, or one that many users share.
 func (w *warnings) budget(uid uint32) *budget {
-	b := w.budgets[uid]
-	if b == nil && len(w.budgets) >= maxUsers {
+	if w.budgets[uid] == nil && len(w.budgets) >= maxUsers {
 		uid = others
-		b = w.budgets[uid]
 	}
-	if b == nil {
-		b = &budget{}
-		w.budgets[uid] = b
-	}
-	return b
+	return keyed.At(w.budgets, uid)
 }
 
 // tidy forgets the users with a full budget.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -135,16 +136,9 @@ func (t *Tracker) stacks(p *Status, l *Snapshot) {
 		} else {
 			id.Hash = t.hash(x)
 		}
-		before := t.stack[id]
-		if before == nil {
-			before = &known{}
-			t.stack[id] = before
-		}
+		before := keyed.At(t.stack, id)
 		if x.Holder != "" && x.InuseBytes > 0 {
-			if held[before] == nil {
-				held[before] = map[string]int64{}
-			}
-			held[before][x.Holder] += x.InuseBytes
+			keyed.Map(held, before)[x.Holder] += x.InuseBytes
 		}
 		if before.last == t.n+1 { // two samples of one call site
 			row := &all[before.row]

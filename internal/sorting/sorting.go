@@ -5,6 +5,7 @@ package sorting
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Stable is slices.SortStableFunc. It sorts indexes, in a sort that all types share, and only what is
@@ -36,4 +37,9 @@ func Keys[K comparable, V any](m map[K]V, compare func(a, b K) int) []K {
 	}
 	Stable(keys, compare)
 	return keys
+}
+
+// Largest returns the keys of a map, those with most of a figure first.
+func Largest[V any](m map[string]V, figure func(V) int64) []string {
+	return Keys(m, func(a, b string) int { return cmp.Or(cmp.Compare(figure(m[b]), figure(m[a])), strings.Compare(a, b)) })
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
@@ -416,11 +417,8 @@ func (f *Fit) Growths(n float64) []Growth {
 	by := map[string]*Growth{}
 	for t := range live {
 		text := f.base.Sites[f.base.Stacks[t]].Text
-		g := by[text]
-		if g == nil {
-			g = &Growth{Text: text}
-			by[text] = g
-		}
+		g := keyed.At(by, text)
+		g.Text = text
 		g.Base += uint64(blocks[t].units) * unit
 		g.Predicted += f.bytes(t, n, assumption{})
 	}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -408,10 +409,7 @@ func (c *collector) apply(e *event.Event) {
 		c.lacked(e)
 	case event.OpAlloc, event.OpHandleCreate:
 		if e.Result == event.OutOfMemory {
-			if c.refused[e.Proc] == nil {
-				c.refused[e.Proc] = map[uint32]uint64{}
-			}
-			c.refused[e.Proc][e.TID] = e.Size
+			keyed.Map(c.refused, e.Proc)[e.TID] = e.Size
 		}
 	}
 }

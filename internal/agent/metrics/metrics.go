@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -160,12 +161,10 @@ func groups(out chan<- prometheus.Metric, t *state.Totals) {
 	for i := range t.Groups {
 		g := &t.Groups[i]
 		k := labels{Label(g.GPU), g.Kind.String(), Label(g.Owner)}
-		row := rows[k]
-		if row == nil {
-			row = &state.GroupFigures{}
-			rows[k] = row
+		if rows[k] == nil {
 			order = append(order, k)
 		}
+		row := keyed.At(rows, k)
 		row.LiveObjects += g.LiveObjects
 		row.LiveBytes += g.LiveBytes
 		row.PeakBytes += g.PeakBytes

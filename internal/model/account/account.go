@@ -14,6 +14,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
@@ -261,16 +262,10 @@ func (a *Accounts) setOrdinals(r *record.Reading, processes []Process) (changed 
 		ordinals[processes[i].Process] = nil
 	}
 	for _, o := range r.Ordinals {
-		known, ours := ordinals[o.Process]
-		if !ours || o.Device < 0 || o.Device >= len(r.Devices) {
-			continue
+		if _, ours := ordinals[o.Process]; ours && o.Device >= 0 && o.Device < len(r.Devices) {
+			d := &r.Devices[o.Device]
+			keyed.Map(ordinals, o.Process)[o.Ordinal] = gpu{d.UUID, d.Label}
 		}
-		if known == nil {
-			known = map[int32]gpu{}
-			ordinals[o.Process] = known
-		}
-		d := &r.Devices[o.Device]
-		known[o.Ordinal] = gpu{d.UUID, d.Label}
 	}
 	for id, known := range ordinals {
 		if known != nil && !maps.Equal(known, a.ordinals[id]) {
@@ -292,11 +287,7 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed b
 		}
 	}
 	held, label := held(p, &r.Devices[device])
-	figures := a.figures[p.Process]
-	if figures == nil {
-		figures = map[string]*Figure{}
-		a.figures[p.Process] = figures
-	}
+	figures := keyed.Map(a.figures, p.Process)
 	old := figures[label]
 	for x := range r.Devices {
 		if sameGPU(&r.Devices[device], &r.Devices[x]) {

@@ -1,12 +1,10 @@
 package leak
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Holder is the object that keeps most of what a stack leaked, as the program's heap
@@ -47,9 +45,7 @@ func (c *candidate) holder(s *snapshot.Snapshot) Holder {
 	if len(c.holders) == 0 {
 		return Holder{}
 	}
-	names := slices.SortedFunc(maps.Keys(c.holders), func(a, b string) int {
-		return cmp.Or(cmp.Compare(c.holders[b].bytes, c.holders[a].bytes), strings.Compare(a, b))
-	})
+	names := sorting.Largest(c.holders, func(a amount) int64 { return a.bytes })
 	h := Holder{Name: names[0], Bytes: c.holders[names[0]].bytes, Objects: c.holders[names[0]].objects}
 	for i := range s.Heaps {
 		if s.Heaps[i].PID != c.Sample.PID {

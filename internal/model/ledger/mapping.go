@@ -3,6 +3,7 @@ package ledger
 import (
 	"github.com/google/btree"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
@@ -197,10 +198,7 @@ func (t *vmmTable) mapPart(e *event.Event) {
 }
 
 func (t *vmmTable) setPart(array, index uint64, x part) {
-	if t.parts[array] == nil {
-		t.parts[array] = make(map[uint64]part)
-	}
-	t.parts[array][index] = x
+	keyed.Map(t.parts, array)[index] = x
 }
 
 func (t *vmmTable) unmapPart(e *event.Event) {

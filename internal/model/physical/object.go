@@ -1,6 +1,10 @@
 package physical
 
-import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
+)
 
 // An objectID is the name of an object in a process.
 type objectID struct {
@@ -237,10 +241,7 @@ func (l *Ledger) forget(o *object) {
 // claim notes that a process makes calls for a client. The kernel driver gives a number to
 // one client at a time, but a process can pass any number to a call.
 func (l *Ledger) claim(client uint64, proc event.Process) {
-	if l.clients[client] == nil {
-		l.clients[client] = map[event.Process]bool{}
-	}
-	l.clients[client][proc] = true
+	keyed.Map(l.clients, client)[proc] = true
 }
 
 // Owner returns the process whose object e, an OpObjectShare or OpObjectExport, names. It is not known if no

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -139,11 +140,7 @@ type processAccount struct {
 func (v *View) processAccounts(kind func(i int) event.Kind) iter.Seq[processAccount] {
 	parts := map[accountPart]*amount{}
 	amountOf := func(id event.Process, gpu string, kind event.Kind) *amount {
-		key := accountPart{id, gpu, kind}
-		if parts[key] == nil {
-			parts[key] = &amount{}
-		}
-		return parts[key]
+		return keyed.At(parts, accountPart{id, gpu, kind})
 	}
 	for i := range v.sites {
 		x := &v.sites[i]

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
@@ -81,13 +82,7 @@ func (s *State) Filled() Filled {
 // which make room for others.
 func (s *State) FilledBy() map[uint16]*Filled {
 	out := map[uint16]*Filled{}
-	of := func(id event.Process) *Filled {
-		tenant := s.processes.Tenant(id)
-		if out[tenant] == nil {
-			out[tenant] = &Filled{}
-		}
-		return out[tenant]
-	}
+	of := func(id event.Process) *Filled { return keyed.At(out, s.processes.Tenant(id)) }
 	for i, l := range s.layers() {
 		for id, h := range l.Held {
 			of(id).add(Layer(i), h)

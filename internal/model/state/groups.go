@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -155,9 +156,7 @@ func (g *groups) admit(k Group) Group {
 		g.folded++
 		k.Owner = OtherOwners
 	}
-	if g.counts[k] == nil {
-		g.counts[k] = &ledger.Counts{}
-	}
+	keyed.At(g.counts, k)
 	return k
 }
 

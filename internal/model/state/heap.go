@@ -6,6 +6,7 @@ import (
 	"time"
 
 	holders "github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -71,11 +72,7 @@ func newHeaps() heaps {
 
 // apply adds a part of a reading.
 func (h *heaps) apply(r *record.Heap) {
-	x := h.of[r.Process]
-	if x == nil {
-		x = &heap{}
-		h.of[r.Process] = x
-	}
+	x := keyed.At(h.of, r.Process)
 	part := r.Reading
 	if x.coming != nil && (x.coming.Begin != part.Begin || x.coming.End != part.End) { // its last part was lost
 		h.coming -= x.came()

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
@@ -25,11 +26,7 @@ type peak struct {
 
 // follow marks a new peak in every layer, if a process holds so much.
 func (x *peaks) follow(id event.Process, held Held) {
-	p := x.byProcess[id]
-	if p == nil {
-		p = &peak{}
-		x.byProcess[id] = p
-	}
+	p := keyed.At(x.byProcess, id)
 	if held.Compare(p.Held) > 0 {
 		p.Held, p.lasts = held, true
 		x.ledger.MarkPeak(id)

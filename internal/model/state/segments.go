@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
@@ -25,11 +26,9 @@ func (s *State) caches(shown func(event.Process) bool) []cache {
 	}
 	found := map[key]*cache{}
 	at := func(id event.Process, device int32) *cache {
-		k := key{id, device}
-		if found[k] == nil {
-			found[k] = &cache{onDevice: onDevice{id: id, device: device}}
-		}
-		return found[k]
+		x := keyed.At(found, key{id, device})
+		x.id, x.device = id, device
+		return x
 	}
 	pooled := map[event.Process]bool{}
 	for id, pool := range s.tensors.Pools {

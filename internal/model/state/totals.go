@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
@@ -125,11 +126,8 @@ func (v *View) Totals() *Totals {
 type groupSums map[Group]*GroupFigures
 
 func (sums groupSums) group(k Group) *GroupFigures {
-	g := sums[k]
-	if g == nil {
-		g = &GroupFigures{Group: k}
-		sums[k] = g
-	}
+	g := keyed.At(sums, k)
+	g.Group = k
 	return g
 }
 

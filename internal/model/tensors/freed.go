@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
@@ -36,11 +37,7 @@ type freerTable struct {
 
 // add counts the free of x by e, which has a stack.
 func (t *freerTable) add(x *tensor, e *event.Event) {
-	p := t.processes[e.Proc]
-	if p == nil {
-		p = map[Freer]Freed{}
-		t.processes[e.Proc] = p
-	}
+	p := keyed.Map(t.processes, e.Proc)
 	key := Freer{Stack: x.stack, By: e.Stack, Device: x.device}
 	f, ok := p[key]
 	if !ok {

@@ -1,6 +1,10 @@
 package tensors
 
-import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
+)
 
 // A process is the state of one process: its tensors, and the memory that they lie in.
 type process struct {
@@ -164,11 +168,8 @@ func (p *process) compareTotals(e *event.Event) {
 
 // device returns the Device of an ordinal, made if need be.
 func (p *process) device(index int32) *Device {
-	d := p.devices[index]
-	if d == nil {
-		d = &Device{Index: index}
-		p.devices[index] = d
-	}
+	d := keyed.At(p.devices, index)
+	d.Index = index
 	return d
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
@@ -252,11 +253,9 @@ func (w *walk) end() {
 
 // addTo adds s to those of its class.
 func (s *Segments) addTo(sums map[segmentKey]*Segments) {
-	key := segmentKey{s.Device, s.Private, s.Class}
-	if sums[key] == nil {
-		sums[key] = &Segments{Device: s.Device, Private: s.Private, Class: s.Class}
-	}
-	sums[key].Add(s)
+	sum := keyed.At(sums, segmentKey{s.Device, s.Private, s.Class})
+	sum.Device, sum.Private, sum.Class = s.Device, s.Private, s.Class
+	sum.Add(s)
 }
 
 // free counts the block from what is covered to an address, if there is one.

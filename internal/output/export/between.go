@@ -1,6 +1,7 @@
 package export
 
 import (
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -21,13 +22,7 @@ func between(page *render.Page, before, s *snapshot.Snapshot) {
 		tensors bool
 	}
 	flows := map[key]*flow{}
-	of := func(pid int, tensors bool) *flow {
-		k := key{pid, tensors}
-		if flows[k] == nil {
-			flows[k] = &flow{}
-		}
-		return flows[k]
-	}
+	of := func(pid int, tensors bool) *flow { return keyed.At(flows, key{pid, tensors}) }
 	for i := range before.Processes {
 		if p := &before.Processes[i]; !p.Exited {
 			of(p.PID, false).before = p.Inuse

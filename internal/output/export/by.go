@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -369,11 +370,7 @@ func (by By) groups(samples []*snapshot.Sample) map[string]*group {
 func gather[K comparable](samples []*snapshot.Sample, key func(*snapshot.Sample) K) map[K]*group {
 	out := make(map[K]*group)
 	for _, s := range samples {
-		k := key(s)
-		if out[k] == nil {
-			out[k] = &group{}
-		}
-		out[k].add(s)
+		keyed.At(out, key(s)).add(s)
 	}
 	return out
 }
@@ -390,6 +387,9 @@ func (g *group) add(s *snapshot.Sample) {
 	g.amount.add(s)
 	g.samples = append(g.samples, s)
 }
+
+// inuse are the bytes that are in use.
+func (g *group) inuse() int64 { return g.InuseBytes }
 
 // modules counts the modules that made the samples, where paths to them are known.
 func (g *group) modules() int64 {
@@ -434,9 +434,7 @@ func (g *group) stacks(cells []string, show *face, n int) (lines []string) {
 			held[text] += bytes
 		}
 	}
-	texts := slices.SortedFunc(maps.Keys(held), func(a, b string) int {
-		return cmp.Or(cmp.Compare(held[b], held[a]), strings.Compare(a, b))
-	})
+	texts := sorting.Largest(held, itself)
 	shown := min(n, len(texts))
 	for _, text := range texts[:shown] {
 		lines = append(lines, fmt.Sprintf("%8s  %s", bytefmt.Format(held[text]), text))

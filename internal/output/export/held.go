@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -32,10 +33,7 @@ func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
 			if x.Holder == "" {
 				key.what = "[" + snapshot.Cause(x) + "]"
 			}
-			if rows[key] == nil {
-				rows[key] = &snapshot.Values{}
-			}
-			rows[key].Add(&x.Values)
+			keyed.At(rows, key).Add(&x.Values)
 			all.Add(&x.Values)
 		}
 		if len(rows) == 0 {

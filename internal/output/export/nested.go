@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -203,11 +204,7 @@ func withoutHelpers(found map[*snapshot.Sample][]*snapshot.Line) {
 	callers := map[string]map[string]bool{}
 	for s, lines := range found {
 		if len(lines) > 1 && !stacks.Python(s.Stack) {
-			helper := lines[0].Function
-			if callers[helper] == nil {
-				callers[helper] = map[string]bool{}
-			}
-			callers[helper][lines[1].Function] = true
+			keyed.Map(callers, lines[0].Function)[lines[1].Function] = true
 		}
 	}
 	for s, lines := range found {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // OutOfMemory writes one page about a failure for want of memory: the request, who refused it and
@@ -158,9 +158,7 @@ const maxTensorRows = 10
 // tensorsBy writes the tensors with the same name as one row, the largest first.
 func tensorsBy(page *render.Page, what string, column table.Column, samples []*snapshot.Sample, name func(*snapshot.Sample) string) {
 	rows, all := gather(samples, name), sumOf(samples).InuseBytes
-	keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
-		return cmp.Or(cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes), strings.Compare(a, b))
-	})
+	keys := sorting.Largest(rows, (*group).inuse)
 	if len(keys) == 0 {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
@@ -264,9 +265,7 @@ func (x *overview) holders(page *render.Page, samples []*snapshot.Sample) {
 	}
 	now, end := gather(samples, of), gather(x.end, of)
 	for k := range end {
-		if now[k] == nil {
-			now[k] = &group{}
-		}
+		keyed.At(now, k)
 	}
 	if len(now) < 2 && len(whos) < 2 {
 		x.holder(page)
@@ -414,7 +413,7 @@ func (x *overview) mostly(g *group) string {
 		causes[cause] += bytes
 		sum += bytes
 	}
-	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int { return cmp.Or(cmp.Compare(causes[b], causes[a]), strings.Compare(a, b)) })
+	names := sorting.Largest(causes, itself)
 	if len(names) > 1 && causes[names[0]] < sum/2 {
 		return names[0] + ", " + names[1]
 	}

@@ -3,14 +3,13 @@ package export
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A purpose is the memory of one of those that hold it, and the parts of it that have a name.
@@ -86,6 +85,9 @@ func across(samples []*snapshot.Sample) string {
 	return ", added up across " + strings.Join(several, " and ")
 }
 
+// itself is the figure of a number.
+func itself(n int64) int64 { return n }
+
 // small reports whether a sentence names a part of a sum only among others: it would hide the
 // answer. Tables have a row for each.
 func small(part, sum int64) bool {
@@ -100,10 +102,7 @@ func listed(parts map[string]int64, most int, says func(name string) string) (ou
 	for _, n := range parts {
 		sum += n
 	}
-	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(parts[b], parts[a]), strings.Compare(a, b))
-	})
-	for _, name := range names {
+	for _, name := range sorting.Largest(parts, itself) {
 		switch n := parts[name]; {
 		case n == 0:
 		case small(n, sum), len(out) == most:

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxRankColumns is how many ranks have a column each. Of more, the least and the most are shown.
@@ -157,9 +158,7 @@ func onMoreGPUs(ranks []Side) string {
 		if len(gpus) < 2 {
 			continue
 		}
-		names := slices.SortedFunc(maps.Keys(gpus), func(a, b string) int {
-			return cmp.Or(cmp.Compare(gpus[b].InuseBytes, gpus[a].InuseBytes), strings.Compare(a, b))
-		})
+		names := sorting.Largest(gpus, (*group).inuse)
 		r := rank{name: ranks[i].Name, own: names[0], gpu: names[1], held: gpus[names[0]].InuseBytes, bytes: gpus[names[1]].InuseBytes, gpus: len(gpus)}
 		x := overview{s: ranks[i].Snapshot, shown: inUse}
 		r.whose = strings.Join(x.owners(gpus[r.gpu].samples, ownerName), ", ")

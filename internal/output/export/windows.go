@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
@@ -56,12 +57,7 @@ func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, inLine bool, 
 		x := &s.Windowed[i]
 		rows := map[string]*snapshot.WindowedRow{}
 		for j := range x.Rows {
-			row := &x.Rows[j]
-			k := name(&row.Sample)
-			if rows[k] == nil {
-				rows[k] = &snapshot.WindowedRow{}
-			}
-			rows[k].Add(row)
+			keyed.At(rows, name(&x.Rows[j].Sample)).Add(&x.Rows[j])
 		}
 		names := sorting.Keys(rows, func(a, b string) int {
 			return cmp.Or(cmp.Compare(rows[b].Sample.PeakBytes, rows[a].Sample.PeakBytes), cmp.Compare(rows[b].Sample.AllocBytes, rows[a].Sample.AllocBytes), strings.Compare(a, b))

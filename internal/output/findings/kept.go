@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
@@ -336,10 +337,7 @@ func frozenCopies(l *look) (out []Finding) {
 		for i := range h.Reading.Storages {
 			s := &h.Reading.Storages[i]
 			if root := rootOf(s.Module); s.OnGPU() && s.Role == holder.Parameter && root != "" {
-				if trees[root] == nil {
-					trees[root] = map[shape]int{}
-				}
-				trees[root][shapeOf(s)]++
+				keyed.Map(trees, root)[shapeOf(s)]++
 				bytes[root] += bytesOf(s.Bytes)
 				trained[root] = trained[root] || s.RequiresGrad
 			}
@@ -509,10 +507,7 @@ func secondCopies(l *look) (out []Finding) {
 				model[of]++
 				all += bytesOf(s.Bytes)
 			case s.Role == holder.NoRole && root != "":
-				if others[root] == nil {
-					others[root] = map[shape]int{}
-				}
-				others[root][of]++
+				keyed.Map(others, root)[of]++
 			}
 		}
 		for root, shapes := range others {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -308,11 +309,9 @@ func (d *document) fill(s *state.State) {
 			x.GPU = s.GPU(&l.key)
 		}
 		if l.role != roleOther {
-			k := key{l.key.Proc, x.GPU}
-			if accounts[k] == nil {
-				accounts[k] = &account{process: w.seen[l.key.Proc], proc: l.key.Proc, gpu: x.GPU}
-			}
-			d.of[i] = accounts[k]
+			a := keyed.At(accounts, key{l.key.Proc, x.GPU})
+			a.process, a.proc, a.gpu = w.seen[l.key.Proc], l.key.Proc, x.GPU
+			d.of[i] = a
 		}
 		switch l.role {
 		case roleBacking, rolePool, roleOutside, roleBeyond, roleCall:

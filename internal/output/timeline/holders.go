@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -26,10 +27,7 @@ func (d *document) holders(view *state.View, snap *snapshot.Snapshot) {
 		if !known || row < 0 || x.Holder == "" {
 			continue
 		}
-		if held[row] == nil {
-			held[row] = map[string]int64{}
-		}
-		held[row][x.Holder] += x.InuseBytes
+		keyed.Map(held, row)[x.Holder] += x.InuseBytes
 	}
 	if len(held) == 0 {
 		return

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
@@ -85,11 +86,7 @@ func (l *lives) add(w *run, now uint64) {
 			w.lost.Add(lossLives, 1)
 			continue
 		}
-		if live == nil {
-			live = map[spot]int{}
-			l.live[c.Proc] = live
-		}
-		live[at] = len(l.all)
+		keyed.Map(l.live, c.Proc)[at] = len(l.all)
 		l.all = append(l.all, life{proc: c.Proc, from: c.From, to: c.To, begin: now, end: never, leaf: leaf, tensor: c.Site == nil})
 	}
 	l.news = l.news[:0]

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -48,12 +49,7 @@ func (s *steps) add(x state.TrainingStep) {
 		s.left++
 		return
 	}
-	key := stepsOf{x.Proc, x.Device}
-	on := s.of[key]
-	if on == nil {
-		on = &stepsOn{}
-		s.of[key] = on
-	}
+	on := keyed.At(s.of, stepsOf{x.Proc, x.Device})
 	on.all = append(on.all, stepAt{x.Number, x.Begin})
 	s.count++
 }

@@ -5,6 +5,8 @@ package fair
 import (
 	"sync"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 )
 
 // Limits bound a Queue.
@@ -87,12 +89,7 @@ func (q *Queue) Close() {
 }
 
 func (q *Queue) line(user uint32) *line {
-	l := q.lines[user]
-	if l == nil {
-		l = &line{}
-		q.lines[user] = l
-	}
-	return l
+	return keyed.At(q.lines, user)
 }
 
 // longest returns the user with the most waiting jobs.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -336,11 +337,7 @@ func (r *Reader) number(out *record.Reading, id event.Process) {
 
 // resolve finds the GPUs of the ordinals that a process uses. listed are the UUIDs of the devices on which NVML lists it.
 func (r *Reader) resolve(s record.Subject, listed []string) {
-	known := r.ordinals[s.Process]
-	if known == nil {
-		known = map[int32]Device{}
-		r.ordinals[s.Process] = known
-	}
+	known := keyed.Map(r.ordinals, s.Process)
 	if len(listed) == 1 {
 		for _, d := range r.devices {
 			if d.UUID == listed[0] {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
@@ -223,10 +224,7 @@ func (c *comparison) pools(numbers map[uint64]uint8) map[uint64]uint8 {
 	for f, n := range c.follow {
 		for _, f := range []succession{f, {f.after, f.before}} {
 			if g, k := of[f.before], known[f.after]; g.number > 0 && k > 0 {
-				if votes[g] == nil {
-					votes[g] = new([256]int)
-				}
-				votes[g][k] += n
+				keyed.At(votes, g)[k] += n
 			}
 		}
 	}
