@@ -33,15 +33,6 @@ func (a *agent) observe() {
 	}
 }
 
-// A hook is a webhook as a runner.
-type hook struct{ *alert.Webhook }
-
-// Run posts alerts until ctx ends.
-func (h hook) Run(ctx context.Context) error {
-	h.Webhook.Run(ctx)
-	return nil
-}
-
 // webhookSlot is the slot of what posts alerts.
 func (a *agent) webhookSlot() *slot {
 	return &slot{
@@ -56,7 +47,7 @@ func (a *agent) webhookSlot() *slot {
 				return nil, err
 			}
 			a.webhook.Store(w)
-			return hook{w}, nil
+			return w, nil
 		},
 	}
 }

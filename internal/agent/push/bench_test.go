@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/outbox"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -63,7 +64,7 @@ func BenchmarkInterval(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p.requests(func(*batch) {}) // how stacks look is kept from one interval to the next
+	p.requests(func(*outbox.Message) {}) // how stacks look is kept from one interval to the next
 	bytes, requests, profiles, cpu := 0, 0, 0, time.Duration(0)
 	for b.Loop() {
 		b.StopTimer()
@@ -73,10 +74,10 @@ func BenchmarkInterval(b *testing.B) {
 		w.pass(time.Minute)
 		b.StartTimer()
 		cpu -= used(b)
-		p.requests(func(batch *batch) {
-			bytes += len(batch.body)
+		p.requests(func(m *outbox.Message) {
+			bytes += len(m.Body)
 			requests++
-			profiles += batch.profiles
+			profiles += m.Parts
 		})
 		cpu += used(b)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/outbox"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -77,6 +78,10 @@ func (w *world) free(id event.Process, address uint64) {
 func (w *world) exit(id event.Process) {
 	w.now++
 	w.apply(&event.Event{Op: event.OpExit, Proc: id, Time: w.now})
+}
+
+func batchOf(n int, body string) *outbox.Message {
+	return &outbox.Message{Parts: n, Body: []byte(body)}
 }
 
 // lossOf returns one counter.

@@ -14,33 +14,15 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/outbox"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/rpc"
 )
 
 // A protocol sends a message with headers, once, and judges the answer.
-type protocol func(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) verdict
-
-// A verdict is what a target says of a request. The zero verdict is that it took all.
-type verdict struct {
-	outcome outcome
-	refused int           // profiles that it did not take of a request that it took
-	after   time.Duration // before which it wants no other try, 0 for not said
-	problem error         // what it said, nil if it took the request
-}
-
-type outcome int
-
-const (
-	taken outcome = iota
-	refused
-	// busy: the same request may be taken later. There is nothing wrong with it.
-	busy
-	// failed: the target does not work, or not with this request.
-	failed
-)
+type protocol func(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) outbox.Verdict
 
 // otlpGRPC is OTLP/gRPC with gzip-compressed protobuf.
-func otlpGRPC(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) verdict {
+func otlpGRPC(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) outbox.Verdict {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	answer, err := rpc.Call(ctx, c, url, h, message, connect.WithGRPC(), rpc.Compressed())
@@ -51,34 +33,34 @@ func otlpGRPC(ctx context.Context, c *http.Client, url string, h http.Header, me
 }
 
 // outcomes are those of the codes that a target answered with. With others it is busy.
-var outcomes = map[connect.Code]outcome{
-	connect.CodeAlreadyExists: taken,
+var outcomes = map[connect.Code]outbox.Outcome{
+	connect.CodeAlreadyExists: outbox.Taken,
 
-	connect.CodeInvalidArgument: refused, connect.CodeNotFound: refused, connect.CodePermissionDenied: refused, connect.CodeFailedPrecondition: refused,
-	connect.CodeOutOfRange: refused, connect.CodeUnimplemented: refused, connect.CodeUnauthenticated: refused,
+	connect.CodeInvalidArgument: outbox.Refused, connect.CodeNotFound: outbox.Refused, connect.CodePermissionDenied: outbox.Refused, connect.CodeFailedPrecondition: outbox.Refused,
+	connect.CodeOutOfRange: outbox.Refused, connect.CodeUnimplemented: outbox.Refused, connect.CodeUnauthenticated: outbox.Refused,
 
-	connect.CodeUnknown: failed, connect.CodeInternal: failed, connect.CodeDataLoss: failed,
+	connect.CodeUnknown: outbox.Failed, connect.CodeInternal: outbox.Failed, connect.CodeDataLoss: outbox.Failed,
 }
 
 // failure judges the error of a call.
-func failure(err error) verdict {
+func failure(err error) outbox.Verdict {
 	if of, ok := errors.AsType[*rpc.StatusError](err); ok {
 		return status(of.Code, of.Header, of.Body)
 	}
-	v := verdict{outcome: failed, problem: said([]byte(err.Error()))}
+	v := outbox.Verdict{Outcome: outbox.Failed, Problem: said([]byte(err.Error()))}
 	of, ok := errors.AsType[*connect.Error](err)
 	switch {
 	case !ok || errors.Is(err, rpc.ErrLong):
 	case connect.IsWireError(err):
-		v = verdict{outcome: busy, after: pushback(of.Meta()), problem: fmt.Errorf("gRPC status %d: %w", of.Code(), said([]byte(of.Message())))}
+		v = outbox.Verdict{Outcome: outbox.Busy, After: pushback(of.Meta()), Problem: fmt.Errorf("gRPC status %d: %w", of.Code(), said([]byte(of.Message())))}
 		if judged, ok := outcomes[of.Code()]; ok {
-			v.outcome = judged
+			v.Outcome = judged
 		}
-		if v.outcome == taken {
-			return verdict{}
+		if v.Outcome == outbox.Taken {
+			return outbox.Verdict{}
 		}
 	case of.Code() == connect.CodeUnavailable, of.Code() == connect.CodeDeadlineExceeded, of.Code() == connect.CodeCanceled:
-		v = verdict{outcome: busy, problem: err} // no answer came
+		v = outbox.Verdict{Outcome: outbox.Busy, Problem: err} // no answer came
 	}
 	return v
 }
@@ -93,7 +75,7 @@ func pushback(h http.Header) time.Duration {
 }
 
 // exported judges an ExportProfilesServiceResponse.
-func exported(message []byte) (v verdict) {
+func exported(message []byte) (v outbox.Verdict) {
 	var partial []byte
 	err := rpc.Fields(message, func(n protowire.Number, _ uint64, b []byte) {
 		if n == 1 { // partial_success
@@ -104,56 +86,56 @@ func exported(message []byte) (v verdict) {
 		err = rpc.Fields(partial, func(n protowire.Number, rejected uint64, b []byte) {
 			switch n {
 			case 1: // rejected_profiles
-				v.refused = int(min(max(int64(rejected), 0), 1<<31))
+				v.Refused = int(min(max(int64(rejected), 0), 1<<31))
 			case 2: // error_message
-				v.problem = said(b)
+				v.Problem = said(b)
 			}
 		})
 	}
 	if err != nil {
-		return verdict{outcome: failed, problem: err}
+		return outbox.Verdict{Outcome: outbox.Failed, Problem: err}
 	}
 	return v
 }
 
 // otlpHTTP is OTLP/HTTP with gzip-compressed protobuf
 // (https://opentelemetry.io/docs/specs/otlp/#otlphttp).
-func otlpHTTP(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) verdict {
+func otlpHTTP(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) outbox.Verdict {
 	const kind = "application/x-protobuf"
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(message))
 	if err != nil {
-		return verdict{outcome: refused, problem: err}
+		return outbox.Verdict{Outcome: outbox.Refused, Problem: err}
 	}
 	r.Header = h
 	h.Set("Content-Type", kind)
 	h.Set("Content-Encoding", "gzip")
 	answer, err := c.Do(r)
 	if err != nil {
-		return verdict{outcome: busy, problem: err}
+		return outbox.Verdict{Outcome: outbox.Busy, Problem: err}
 	}
 	defer answer.Body.Close()
 	body, err := rpc.ReadAll(answer.Body)
 	if err != nil {
-		return verdict{outcome: failed, problem: err}
+		return outbox.Verdict{Outcome: outbox.Failed, Problem: err}
 	}
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return status(answer.StatusCode, answer.Header, body)
 	}
 	if t, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type")); err != nil || t != kind {
-		return verdict{outcome: failed, problem: rpc.ErrMessage}
+		return outbox.Verdict{Outcome: outbox.Failed, Problem: rpc.ErrMessage}
 	}
 	return exported(body)
 }
 
 // status judges an answer that is no success by its status.
-func status(code int, h http.Header, body []byte) verdict {
-	v := verdict{outcome: refused, after: retryAfter(h, time.Now()), problem: fmt.Errorf("HTTP status %d: %w", code, said(body))}
+func status(code int, h http.Header, body []byte) outbox.Verdict {
+	v := outbox.Verdict{Outcome: outbox.Refused, After: retryAfter(h, time.Now()), Problem: fmt.Errorf("HTTP status %d: %w", code, said(body))}
 	switch code {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		v.outcome = busy
+		v.Outcome = outbox.Busy
 	default:
 		if code >= 500 {
-			v.outcome = failed
+			v.Outcome = outbox.Failed
 		}
 	}
 	return v

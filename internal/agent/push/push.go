@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/outbox"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
@@ -85,11 +86,10 @@ func New(o Options) (_ *Pusher, err error) {
 		return nil, err
 	}
 	for _, t := range o.Targets {
-		s, err := newSender(t, &o, headers, p.loss)
+		s, err := newSender(t, &o, headers, p.loss, o.QueueMax/int64(len(o.Targets)))
 		if err != nil {
 			return nil, err
 		}
-		s.queue = newQueue(o.QueueMax/int64(len(o.Targets)), p.loss)
 		p.targets = append(p.targets, s)
 	}
 	return p, nil
@@ -102,7 +102,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 	defer stop()
 	var wait sync.WaitGroup
 	for _, s := range p.targets {
-		wait.Go(func() { s.run(sending) })
+		wait.Go(func() { s.Run(sending) })
 	}
 	// Agents that start together do not push together.
 	next := time.NewTimer(time.Duration(rand.Int64N(int64(p.opts.Interval))))
@@ -117,22 +117,19 @@ func (p *Pusher) Run(ctx context.Context) error {
 		p.push()
 	}
 	for _, s := range p.targets {
-		s.queue.end()
+		s.End()
 	}
 	timer := time.AfterFunc(p.grace, stop)
 	defer timer.Stop()
 	wait.Wait()
-	for _, s := range p.targets {
-		s.queue.close()
-	}
 	return nil
 }
 
 // push takes a view and queues it for each target.
 func (p *Pusher) push() {
-	p.requests(func(b *batch) {
+	p.requests(func(m *outbox.Message) {
 		for _, s := range p.targets {
-			s.queue.put(b)
+			s.Put(m)
 		}
 	})
 }
@@ -151,7 +148,7 @@ type draft struct {
 }
 
 // requests yields the requests of the interval that ends now.
-func (p *Pusher) requests(yield func(*batch)) {
+func (p *Pusher) requests(yield func(*outbox.Message)) {
 	var d draft
 	finish := func() {
 		if d.profiles == 0 {
@@ -160,7 +157,7 @@ func (p *Pusher) requests(yield func(*batch)) {
 		if body := d.body(); len(body) > maxBody {
 			p.loss.Add(lossLarge, uint64(d.profiles)*uint64(len(p.targets)))
 		} else {
-			yield(&batch{profiles: d.profiles, body: body})
+			yield(&outbox.Message{Parts: d.profiles, Body: body})
 		}
 		d = draft{}
 	}

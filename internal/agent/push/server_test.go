@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/outbox"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
@@ -58,13 +59,12 @@ func sending(t *testing.T, target string, o Options) (*sender, *waits) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newSender(target, &o, h, set)
+	s, err := newSender(target, &o, h, set, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.queue = newQueue(1<<30, set)
 	w := &waits{}
-	s.wait = w.sleep
+	s.Wait = w.sleep
 	return s, w
 }
 
@@ -82,11 +82,11 @@ func (w *waits) sleep(_ context.Context, d time.Duration) {
 // drain sends what is queued.
 func drain(t *testing.T, s *sender) {
 	t.Helper()
-	s.queue.end()
+	s.End()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.run(t.Context())
+		s.Run(t.Context())
 	}()
 	select {
 	case <-ended:
@@ -138,56 +138,56 @@ func TestAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name, protocol string
 		server         http.HandlerFunc
-		want           outcome
+		want           outbox.Outcome
 		refused        int
 		says           string
 	}{
-		{"taken", "grpc", accept, taken, 0, ""},
-		{"taken", "http", accept, taken, 0, ""},
-		{"garbage", "http", plain(200, "application/x-protobuf", "\x0a\xff"), failed, 0, "not the expected message"},
-		{"garbage", "grpc", framed("\x00\x00\x00\x00\x09abc"), failed, 0, "protocol error"},
-		{"compressed, it says", "grpc", framed("\x01\x00\x00\x00\x00"), failed, 0, "protocol error"},
-		{"compressed", "grpc", zipped(nil), taken, 0, ""},
-		{"compressed, endless", "grpc", zipped(make([]byte, 10<<20)), failed, 0, "larger than"},
-		{"no frame", "grpc", framed(""), failed, 0, "zero messages"},
-		{"a page", "http", plain(200, "text/html", page), failed, 0, "not the expected message"},
-		{"a page", "grpc", plain(200, "text/html", page), failed, 0, "content-type"},
-		{"no status", "grpc", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), failed, 0, "protocol error"},
-		{"a part", "http", plain(200, "application/x-protobuf", "\x0a\x06\x08\x02\x12\x02no"), taken, 2, `"no"`},
-		{"more than all", "http", plain(200, "application/x-protobuf", "\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), taken, 3, ""},
-		{"less than none", "http", plain(200, "application/x-protobuf", "\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), taken, 0, ""},
-		{"bad request", "http", plain(400, "application/json", `{"code":"invalid_argument"}`+"\x1b[2J"), refused, 3, `invalid_argument`},
-		{"unauthorized", "http", plain(401, "text/plain", ""), refused, 3, "401"},
-		{"elsewhere", "http", plain(301, "text/plain", ""), refused, 3, "301"},
-		{"slow down", "http", plain(429, "text/plain", ""), busy, 0, "429"},
-		{"timeout", "http", plain(408, "text/plain", ""), busy, 0, "408"},
-		{"unavailable", "http", plain(503, "text/plain", ""), busy, 0, "503"},
-		{"broken", "http", plain(500, "text/plain", ""), failed, 0, "500"},
-		{"invalid", "grpc", grpc("3", "no%20name"), refused, 3, `"no name"`},
-		{"unauthenticated", "grpc", grpc("16", "no%20token"), refused, 3, `"no token"`},
-		{"there already", "grpc", grpc("6", ""), taken, 0, ""},
-		{"unavailable", "grpc", grpc("14", ""), busy, 0, "14"},
-		{"broken", "grpc", grpc("13", ""), failed, 0, "13"},
-		{"status of no number", "grpc", grpc("-1", ""), failed, 0, "protocol error"},
-		{"over HTTP", "grpc", plain(503, "text/plain", ""), busy, 0, "503"},
+		{"taken", "grpc", accept, outbox.Taken, 0, ""},
+		{"taken", "http", accept, outbox.Taken, 0, ""},
+		{"garbage", "http", plain(200, "application/x-protobuf", "\x0a\xff"), outbox.Failed, 0, "not the expected message"},
+		{"garbage", "grpc", framed("\x00\x00\x00\x00\x09abc"), outbox.Failed, 0, "protocol error"},
+		{"compressed, it says", "grpc", framed("\x01\x00\x00\x00\x00"), outbox.Failed, 0, "protocol error"},
+		{"compressed", "grpc", zipped(nil), outbox.Taken, 0, ""},
+		{"compressed, endless", "grpc", zipped(make([]byte, 10<<20)), outbox.Failed, 0, "larger than"},
+		{"no frame", "grpc", framed(""), outbox.Failed, 0, "zero messages"},
+		{"a page", "http", plain(200, "text/html", page), outbox.Failed, 0, "not the expected message"},
+		{"a page", "grpc", plain(200, "text/html", page), outbox.Failed, 0, "content-type"},
+		{"no status", "grpc", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), outbox.Failed, 0, "protocol error"},
+		{"a part", "http", plain(200, "application/x-protobuf", "\x0a\x06\x08\x02\x12\x02no"), outbox.Taken, 2, `"no"`},
+		{"more than all", "http", plain(200, "application/x-protobuf", "\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), outbox.Taken, 3, ""},
+		{"less than none", "http", plain(200, "application/x-protobuf", "\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), outbox.Taken, 0, ""},
+		{"bad request", "http", plain(400, "application/json", `{"code":"invalid_argument"}`+"\x1b[2J"), outbox.Refused, 3, `invalid_argument`},
+		{"unauthorized", "http", plain(401, "text/plain", ""), outbox.Refused, 3, "401"},
+		{"elsewhere", "http", plain(301, "text/plain", ""), outbox.Refused, 3, "301"},
+		{"slow down", "http", plain(429, "text/plain", ""), outbox.Busy, 0, "429"},
+		{"timeout", "http", plain(408, "text/plain", ""), outbox.Busy, 0, "408"},
+		{"unavailable", "http", plain(503, "text/plain", ""), outbox.Busy, 0, "503"},
+		{"broken", "http", plain(500, "text/plain", ""), outbox.Failed, 0, "500"},
+		{"invalid", "grpc", grpc("3", "no%20name"), outbox.Refused, 3, `"no name"`},
+		{"unauthenticated", "grpc", grpc("16", "no%20token"), outbox.Refused, 3, `"no token"`},
+		{"there already", "grpc", grpc("6", ""), outbox.Taken, 0, ""},
+		{"unavailable", "grpc", grpc("14", ""), outbox.Busy, 0, "14"},
+		{"broken", "grpc", grpc("13", ""), outbox.Failed, 0, "13"},
+		{"status of no number", "grpc", grpc("-1", ""), outbox.Failed, 0, "protocol error"},
+		{"over HTTP", "grpc", plain(503, "text/plain", ""), outbox.Busy, 0, "503"},
 	} {
 		t.Run(c.protocol+" "+c.name, func(t *testing.T) {
 			s, _ := sending(t, over(c.protocol, listening(t, c.server).URL), Options{})
 			v := s.send(t.Context(), []byte("message"))
-			problem := fmt.Sprint(v.problem)
-			if v.problem == nil {
+			problem := fmt.Sprint(v.Problem)
+			if v.Problem == nil {
 				problem = ""
 			}
-			if v.outcome != c.want || !strings.Contains(problem, c.says) || strings.ContainsAny(problem, "\x1b\n") || len(problem) > 400 {
+			if v.Outcome != c.want || !strings.Contains(problem, c.says) || strings.ContainsAny(problem, "\x1b\n") || len(problem) > 400 {
 				t.Errorf("%+v (%s)", v, problem)
 			}
-			if v.outcome == taken && c.says == "" && v.refused == 0 && problem != "" {
+			if v.Outcome == outbox.Taken && c.says == "" && v.Refused == 0 && problem != "" {
 				t.Errorf("%s", problem)
 			}
-			if c.want == taken || c.want == refused {
-				s.queue.put(batchOf(3, "message"))
+			if c.want == outbox.Taken || c.want == outbox.Refused {
+				s.Put(batchOf(3, "message"))
 				drain(t, s)
-				if n := lossOf(t, s.loss.Counters(), "push_refused"); n != uint64(c.refused) {
+				if n := lossOf(t, s.Loss.Counters(), "push_refused"); n != uint64(c.refused) {
 					t.Errorf("%d refused", n)
 				}
 			}
@@ -222,9 +222,10 @@ func TestRetries(t *testing.T) {
 			accept(w, r)
 		}
 	})
-	s, waits := sending(t, server.URL, Options{})
-	s.queue.put(batchOf(2, "first"))
-	s.queue.put(batchOf(1, "second"))
+	said := ""
+	s, waits := sending(t, server.URL, Options{Warn: func(text string) { said = text }})
+	s.Put(batchOf(2, "first"))
+	s.Put(batchOf(1, "second"))
 	drain(t, s)
 	if len(bodies) != 10 || bodies[8] != "first" || bodies[0] != "first" || bodies[9] != "second" {
 		t.Fatalf("%q", bodies)
@@ -235,12 +236,12 @@ func TestRetries(t *testing.T) {
 			t.Errorf("wait %d is %v, want about %v", i, d, most)
 		}
 	}
-	if lossOf(t, s.loss.Counters(), "push_retries") != 8 {
+	if lossOf(t, s.Loss.Counters(), "push_retries") != 8 {
 		t.Error("tries are not counted")
 	}
-	lossless(t, s.loss.Counters(), "push_retries")
-	if s.problem != "" {
-		t.Error(s.problem)
+	lossless(t, s.Loss.Counters(), "push_retries")
+	if !strings.HasSuffix(said, "it works again") {
+		t.Error(said)
 	}
 }
 
@@ -253,12 +254,13 @@ func TestGiveUp(t *testing.T) {
 		}
 		accept(w, r)
 	})
-	s, waits := sending(t, broken.URL, Options{})
-	s.queue.put(batchOf(4, "poison"))
-	s.queue.put(batchOf(1, "good"))
+	said := ""
+	s, waits := sending(t, broken.URL, Options{Warn: func(text string) { said = text }})
+	s.Put(batchOf(4, "poison"))
+	s.Put(batchOf(1, "good"))
 	drain(t, s)
-	if lossOf(t, s.loss.Counters(), "push_gave_up") != 4 || s.problem != "" || len(waits.all) != maxFailures-1 {
-		t.Errorf("%q, %d waits", s.problem, len(waits.all))
+	if lossOf(t, s.Loss.Counters(), "push_gave_up") != 4 || !strings.HasSuffix(said, "it works again") || len(waits.all) != maxFailures-1 {
+		t.Errorf("%q, %d waits", said, len(waits.all))
 	}
 }
 
@@ -314,7 +316,7 @@ func TestHostileTargets(t *testing.T) {
 				s, _ := sending(t, protocol+"://"+l.Addr().String(), Options{})
 				s.client.Timeout = 300 * time.Millisecond
 				v := s.send(t.Context(), []byte("message"))
-				if v.outcome == taken || v.outcome == refused || v.problem == nil {
+				if v.Outcome == outbox.Taken || v.Outcome == outbox.Refused || v.Problem == nil {
 					t.Errorf("%+v", v)
 				}
 			})
@@ -360,7 +362,7 @@ func TestHostileHTTP2(t *testing.T) {
 			t.Parallel()
 			s, _ := sending(t, over("grpc", listening(t, serve).URL), Options{})
 			s.client.Timeout = 300 * time.Millisecond
-			if v := s.send(t.Context(), []byte("message")); v.outcome == taken || v.outcome == refused || v.problem == nil {
+			if v := s.send(t.Context(), []byte("message")); v.Outcome == outbox.Taken || v.Outcome == outbox.Refused || v.Problem == nil {
 				t.Errorf("%+v", v)
 			}
 		})
@@ -386,7 +388,7 @@ func TestRedirect(t *testing.T) {
 	})
 	for _, protocol := range []string{"http", "grpc"} {
 		s, _ := sending(t, over(protocol, server.URL), Options{})
-		if v := s.send(t.Context(), []byte("message")); v.outcome != refused {
+		if v := s.send(t.Context(), []byte("message")); v.Outcome != outbox.Refused {
 			t.Errorf("%s: %+v", protocol, v)
 		}
 	}
