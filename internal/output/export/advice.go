@@ -111,7 +111,7 @@ func expand(o *snapshot.OutOfMemory) string {
 	}
 	pool, doubt := a.Pool(o.Tensor, ""), a.Pool(o.Tensor, unknownPool)
 	if between := pool.Cached - pool.Releasable; o.Tensor <= between && o.Tensor > max(pool.LargestFree, doubt.LargestFree) {
-		return fmt.Sprintf("PYTORCH_ALLOC_CONF=expandable_segments:True, because %s lay free between tensors, in segments that cannot grow.",
+		return fmt.Sprintf("start the program with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of the value that it may have, and unset PYTORCH_ALLOC_CONF, because %s lay free between tensors, in segments that cannot grow.",
 			bytefmt.Format(between))
 	}
 	return ""

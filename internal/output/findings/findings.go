@@ -165,10 +165,10 @@ func (s *Setting) use() string {
 	switch {
 	case strings.HasPrefix(s.Name, "max_split_size_mb"):
 		but = " It may be slower."
-	case strings.HasPrefix(s.Name, "expandable_segments"):
+	case s.Name == "expandable_segments:True":
 		but = " Sharing tensors with other processes (CUDA IPC) may then fail."
 	}
-	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s (or PYTORCH_ALLOC_CONF; if it has a value, add this after a comma).%s", s.Name, but)
+	return fmt.Sprintf("Start the program with PYTORCH_CUDA_ALLOC_CONF=%s instead of the value that it may have, and unset PYTORCH_ALLOC_CONF.%s", s.Name, but)
 }
 
 // Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.

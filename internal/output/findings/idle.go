@@ -56,9 +56,9 @@ func idleModules(l *look) (out []Finding) {
 			}
 			if modules > 1 && matters(bytes, onGPU(h.Reading)) {
 				out = append(out, Finding{
-					Says:   fmt.Sprintf("`%s` was never called, while other modules were: its parameters take %s.", path, bytefmt.Format(bytes)),
+					Says:   fmt.Sprintf("`%s` was not called while it was traced, but other modules were: its parameters take %s.", path, bytefmt.Format(bytes)),
 					Bytes:  bytes,
-					Change: "If nothing reads its weights, drop it. If it is used later, move it with .cpu() after model.to(device), and back with .to(device) before its use.",
+					Change: "If nothing ever calls it or reads its weights, drop it. If it is used later, keep it on the CPU until then (not under DDP or FSDP, nor if it shares weights).",
 					object: object{h.PID, path},
 				})
 			}
@@ -138,9 +138,9 @@ func staleGradients(l *look) (out []Finding) {
 		}
 		if !begun && matters(stale, u.bytes) && stale >= u.bytes/100*leastStale {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("The gradients of the last step are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
+				Says:   fmt.Sprintf("Gradients from before the last step are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
 				Bytes:  stale,
-				Change: "Call optimizer.zero_grad() right after optimizer.step(), and without set_to_none=False: that saves up to that much.",
+				Change: "Call optimizer.zero_grad() right after its step(), once nothing reads .grad any more, without set_to_none=False: that saves up to that much. Set requires_grad_(False) on parameters that no optimizer has.",
 			})
 		}
 	}

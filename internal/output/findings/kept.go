@@ -156,7 +156,7 @@ func oldGraphs(l *look) (out []Finding) {
 				out = append(out, Finding{
 					Says:   fmt.Sprintf("`%s` still links to the graphs of earlier training steps, which keep %s in %s.", variable(k.path), bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
 					Bytes:  k.bytes,
-					Change: "Write x = x.detach() before each step: gradients then stop there. Leave out retain_graph=True if only this needed it.",
+					Change: "If no later loss needs gradients through earlier steps, write x = x.detach() before each step. Then also leave out retain_graph=True if only this needed it.",
 					object: object{r.PID, k.path},
 				})
 			}
@@ -246,7 +246,7 @@ func collectedGraphs(l *look) (out []Finding) {
 				Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
 				Bytes:  graph,
 				object: object{h.PID, r.Holder},
-				Change: "For logging, append x.detach(). To train on the sum, call backward() on each item as it is made, if they share no graph: gradients add up.",
+				Change: "For logging, append x.item(), or x.detach().clone(), which does not wait for the GPU. To train on the sum, call backward() on each item as it is made, if they share no graph: gradients add up (under DDP, all but the last in no_sync()).",
 			})
 		}
 	}
@@ -353,7 +353,7 @@ func frozenCopies(l *look) (out []Finding) {
 					Says:   fmt.Sprintf("`%s` has the same layers as `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
 					Bytes:  bytes[copied],
 					object: object{h.PID, copied},
-					Change: "If it is an average for evaluation, keep it on the CPU, and update it from p.cpu(). If it is a reference that never changes, use bfloat16 (less exact), or with LoRA turn the adapter off instead.",
+					Change: "If it is an average for evaluation, use torch.optim.swa_utils.AveragedModel(model, device=\"cpu\"), which copies the weights at each update. If it is a reference that never changes, compute its outputs once and drop it, or use bfloat16 (less exact).",
 				})
 				break
 			}
@@ -431,7 +431,7 @@ func cycles(l *look) (out []Finding) {
 	for _, h := range l.heaps {
 		for _, k := range keeps(h.Reading, (*holder.Storage).Stuck) {
 			if matters(k.bytes, onGPU(h.Reading)) {
-				change := "Set .grad to None after each use, as optimizer.zero_grad() does. Or use torch.autograd.grad(loss, parameters, create_graph=True), and set p.grad = g.detach() for the optimizer."
+				change := "Set .grad to None after each use, as optimizer.zero_grad() does, and before you drop the model. Without DDP or FSDP, torch.autograd.grad(loss, parameters, create_graph=True) avoids the cycle."
 				switch {
 				case strings.HasSuffix(k.path, holder.GradientCycle):
 				case !strings.Contains(k.path, "Backward"): // not on what autograd made of a Function

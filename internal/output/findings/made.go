@@ -65,7 +65,7 @@ func typeCopies(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%s %s of the peak%s.", what, bytefmt.Format(bytes), madeAt(line(s))),
 				Bytes:  bytes,
-				Change: "If these are logits, compute the projection and the loss in chunks, each under checkpoint(use_reentrant=False). Otherwise leave out the conversion, if you can.",
+				Change: "If these are logits, use a fused linear cross-entropy (Liger; torchtune). Or compute projection and loss in chunks, each under checkpoint(use_reentrant=False), with reduction=\"sum\", and divide by the number of labels at the end. Otherwise leave out the conversion, if you can.",
 			})
 		}
 	}

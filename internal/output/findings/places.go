@@ -3,6 +3,7 @@ package findings
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +30,11 @@ func secondGPUs(l *look) (out []Finding) {
 		change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) at the start."
 		switch {
 		case l.jax(u.pid):
-			change = fmt.Sprintf("JAX opens each GPU that it sees. Start the program with CUDA_VISIBLE_DEVICES=%s, which makes that its GPU 0, or with JAX_PLATFORMS=cpu if JAX needs none.", l.uses[i].gpu)
+			only := "CUDA_VISIBLE_DEVICES set to its own alone"
+			if _, err := strconv.ParseUint(l.uses[i].gpu, 10, 8); err == nil { // no part of a GPU, and no address
+				only = "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=" + l.uses[i].gpu
+			}
+			change = fmt.Sprintf("JAX opens each GPU that it sees. Start the program with %s, which makes that its GPU 0, or with JAX_PLATFORMS=cpu if JAX needs none.", only)
 		case line(context) == "":
 			change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA."
 		}
@@ -181,7 +186,7 @@ func orphans(l *look) (out []Finding) {
 				Says: fmt.Sprintf("%s (pid %d) has outlived the process that started it (pid %d), which ended %v after the trace began: %v later it still holds %s.",
 					p.Name, p.PID, p.Parent, p.ParentEnded.Sub(l.end.Meta.Start).Round(time.Second), since.Round(time.Second), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "If nothing needs it any more, end it. To prevent it, call prctl(PR_SET_PDEATHSIG, SIGTERM) in the child. Or start it as Process(daemon=True), which may have no children and stays if the parent is killed.",
+				Change: "If nothing needs it any more, end it. To prevent it, call prctl(PR_SET_PDEATHSIG, SIGTERM) in the child: it acts when the thread that started it ends. Or start it as Process(daemon=True), which may have no children and stays if the parent is killed.",
 			})
 		}
 	}

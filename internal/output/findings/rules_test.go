@@ -95,9 +95,9 @@ func TestRules(t *testing.T) {
 			ofHeap(storages(1, "loss", 32*mib, func(s *holder.Storage) { s.Shape = nil })...), // F.mse_loss makes its mean in a storage of that size
 			"2 small views, `losses[*]`, of 4 B each, keep the whole tensors that they are parts of: 64.0 MiB.", 64 * mib},
 		{"idle-module", idle("aten::linear", false), idle("aten::linear", true), // a projection that is used without a call
-			"`model.decoder` was never called, while other modules were: its parameters take 64.0 MiB.", 64 * mib},
+			"`model.decoder` was not called while it was traced, but other modules were: its parameters take 64.0 MiB.", 64 * mib},
 		{"stale-gradients", stale(stacks.Activation), stale(stacks.Gradient), // the backward pass has begun
-			"The gradients of the last step are still held at the peak: 256 MiB, in 1 tensor.", 256 * mib},
+			"Gradients from before the last step are still held at the peak: 256 MiB, in 1 tensor.", 256 * mib},
 		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
 			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
 			"A hook of a module keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
@@ -247,7 +247,7 @@ func TestRules(t *testing.T) {
 // A setting that helps is what to change about fragmentation, and a finding where there is none.
 func TestSettings(t *testing.T) {
 	helps := Setting{PID: 7, Process: "python3", GPU: "0", Name: "max_split_size_mb:64", Says: "With it PyTorch would have reserved 3.00 GiB.", Saves: 500 * mib}
-	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 (or PYTORCH_ALLOC_CONF; if it has a value, add this after a comma). It may be slower."
+	use := "Start the program with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 instead of the value that it may have, and unset PYTORCH_ALLOC_CONF. It may be slower."
 	for _, c := range []struct {
 		s    *snapshot.Snapshot
 		want Finding
@@ -263,6 +263,27 @@ func TestSettings(t *testing.T) {
 	other.PID = 8
 	if got := Find(inPieces(0), inPieces(0), other).Of("fragmentation")[0]; got.Bytes != 800*mib {
 		t.Errorf("another process's setting is its own: %+v", got)
+	}
+}
+
+// Expandable segments are what CUDA's IPC may not work with.
+func TestSettingWarns(t *testing.T) {
+	for name, want := range map[string]bool{"expandable_segments:True": true, "expandable_segments:False": false} {
+		if says := (&Setting{Name: name}).use(); strings.Contains(says, "CUDA IPC") != want {
+			t.Errorf("%s: %s", name, says)
+		}
+	}
+}
+
+// CUDA knows a GPU by its number in the order of PCI, and not by each label.
+func TestVisibleGPU(t *testing.T) {
+	for gpu, want := range map[string]string{"0": " CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,", "0:1": " CUDA_VISIBLE_DEVICES set to its own alone,", "cuda:0": " CUDA_VISIBLE_DEVICES set to its own alone,"} {
+		m := made{&snapshot.Snapshot{Accounts: []snapshot.Account{{Known: true}}}}
+		m.hold(snapshot.Labels{Kind: event.KindDevice.String(), Owner: "jax", PID: 7, Process: "python3", GPU: gpu}, 1, 2048*mib, main)
+		m.hold(context(7, "1"), 17, 518*mib, main)
+		if got := Find(m.Snapshot, m.Snapshot).Of("second-gpu"); len(got) != 1 || !strings.Contains(got[0].Change, want) {
+			t.Errorf("%+v, want %s", got, want)
+		}
 	}
 }
 
