@@ -39,12 +39,19 @@ const (
 // counting is the program under test, which counts how often each block of its code runs.
 var counting = sync.OnceValues(func() (string, error) {
 	path := binary + "-counting"
-	build := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/gpumemtrace/gpumemtrace/...", "-o", path, ".")
+	build := exec.Command("go", "build", "-ldflags=-w", "-cover", "-covermode=count", "-coverpkg=github.com/gpumemtrace/gpumemtrace/...", "-o", path, ".")
 	build.Env = append(os.Environ(), "GOGC=400") // a quarter faster
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program that counts: %w\n%s", err, out)
 	}
 	return path, nil
+})
+
+// covdata is the path of go's program that reads what was counted. To have go look for it each
+// time would take most of the time.
+var covdata = sync.OnceValues(func() (string, error) {
+	path, err := exec.Command("go", "tool", "-n", "covdata").Output()
+	return strings.TrimSpace(string(path)), err
 })
 
 // A meter adds up what runs of the program cost in work: how many blocks of its code ran, which
@@ -100,8 +107,12 @@ func (m *meter) costs(args ...string) *invocation {
 
 // read checks how many blocks ran.
 func (m *meter) read() {
+	program, err := covdata()
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	text := filepath.Join(m.counts, "text")
-	if out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.counts, "-o="+text).CombinedOutput(); err != nil {
+	if out, err := exec.Command(program, "textfmt", "-i="+m.counts, "-o="+text).CombinedOutput(); err != nil {
 		m.t.Errorf("%v\n%s", err, out)
 	}
 	data, err := os.ReadFile(text)
