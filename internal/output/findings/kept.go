@@ -254,7 +254,8 @@ func collectedGraphs(l *look) (out []Finding) {
 }
 
 // noBackward: autograd's graph keeps activations, and the whole recording has no gradient. Or the model is in
-// eval mode, they were made since the last training step, and that is long ago.
+// eval mode, they were made since the last training step, and that is long ago. A program that ran out of
+// memory may be a training in its first forward.
 func noBackward(l *look) (out []Finding) {
 	found := map[int]bool{}
 	for _, r := range l.reads() {
@@ -264,6 +265,8 @@ func noBackward(l *look) (out []Finding) {
 			if since, evaluates = r.evaluates(); !evaluates {
 				continue
 			}
+		} else if !r.inEval() && slices.ContainsFunc(l.end.Processes, func(p snapshot.Process) bool { return p.PID == r.PID && p.OutOfMemory > 0 }) {
+			continue
 		}
 		var bytes, later int64
 		var kept []*snapshot.Sample
@@ -288,7 +291,7 @@ func noBackward(l *look) (out []Finding) {
 		}
 		found[r.PID] = true
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("The model runs with gradients on, but no backward pass followed: autograd keeps %s of activations, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
+			Says:   fmt.Sprintf("The model runs with gradients on, but no backward pass has followed so far: autograd keeps %s of activations, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
 			Bytes:  bytes,
 			Change: "If it does not train, call it under torch.no_grad(). model.eval() is not enough.",
 		})
@@ -303,10 +306,15 @@ func (l *look) trains(pid int) bool {
 	})
 }
 
+// inEval reports whether modules are known, and none is in training mode.
+func (r *read) inEval() bool {
+	return len(r.Reading.Modules) > 0 && !slices.ContainsFunc(r.Reading.Modules, func(m holder.Module) bool { return m.Training })
+}
+
 // evaluates reports whether no module is in training mode, and what r.made has is held for longer than ten
 // training steps take since the last of them ended. It returns when that was.
 func (r *read) evaluates() (since time.Time, evaluates bool) {
-	if len(r.Reading.Modules) == 0 || slices.ContainsFunc(r.Reading.Modules, func(m holder.Module) bool { return m.Training }) {
+	if !r.inEval() {
 		return since, false
 	}
 	var took []time.Duration

@@ -46,13 +46,12 @@ func hasFunction(stack []*snapshot.Location, prefix string) bool {
 	})
 }
 
-// typeCopies: a few tensors that a conversion made are a tenth of the peak. Copies from elsewhere are
-// parameters or inputs.
+// typeCopies: a few tensors that a conversion made are a tenth of the peak. at::_ops::to_dtype takes no device:
+// other forms of .to() may copy from elsewhere.
 func typeCopies(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		for _, s := range l.where(u, func(s *snapshot.Sample) bool {
-			copies := s.Operator == "aten::to" || s.Operator == "aten::_to_copy" || s.Operator == "ToCopyBackward0"
-			return copies && s.InuseObjects <= 4 && (tensor(s, stacks.Activation) || tensor(s, stacks.Temporary))
+			return s.Operator == "aten::to" && hasFunction(s.Stack, "at::_ops::to_dtype::") && s.InuseObjects <= 4 && (tensor(s, stacks.Activation) || tensor(s, stacks.Temporary))
 		}) {
 			bytes := l.held(s)
 			if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
@@ -72,20 +71,22 @@ func typeCopies(l *look) (out []Finding) {
 	return out
 }
 
-// checkpointing: activations of modules that are checkpointed are held, a backward pass ran, and none
-// recomputed anything.
+// checkpointing: activations of modules that are checkpointed are held, a second backward pass has begun, so
+// that one has ended, and none recomputed anything.
 func checkpointing(l *look) (out []Finding) {
 	for _, u := range l.uses {
-		backward, again := false, false
+		begun, again := int64(0), false
 		for i := range l.end.Samples {
 			s := &l.end.Samples[i]
 			if s.PID != u.pid || s.Kind != snapshot.Tensor {
 				continue
 			}
-			backward = backward || s.Category == stacks.Gradient
+			if s.Category == stacks.Gradient && hasFunction(s.Stack, "_make_grads") {
+				begun += s.AllocObjects
+			}
 			again = again || stacks.Checkpointed(s.Stack) == stacks.CheckpointAgain
 		}
-		if !backward || again {
+		if begun < 2 || again {
 			continue
 		}
 		told := func(where, why, change string, is func(*snapshot.Sample) bool) {

@@ -126,16 +126,19 @@ func TestRules(t *testing.T) {
 		}(), "The optimizer's step at me/train.py:25 update makes 400 MiB of temporary tensors at the peak, because it updates all parameters together (foreach).", 400 * mib},
 		{"type-copy", func() *snapshot.Snapshot {
 			m := training()
-			m.tensors(stacks.Activation, "aten::to", 1, 512*mib, python("loss", "/home/me/train.py", 44), main)
+			m.tensors(stacks.Activation, "aten::to", 1, 512*mib, native("at::_ops::to_dtype::call", 9), python("loss", "/home/me/train.py", 44), main)
 			return m.Snapshot
-		}(), func() *snapshot.Snapshot { // many casts of weights; and inputs that are copied to the GPU
+		}(), func() *snapshot.Snapshot { // many casts of weights; inputs that are copied to the GPU; what save_on_cpu copies back
 			m := training()
-			m.tensors(stacks.Activation, "aten::to", 100, 512*mib, python("loss", "/home/me/train.py", 44), main)
-			m.tensors(stacks.Input, "aten::to", 1, 512*mib, python("loss", "/home/me/train.py", 44), main)
+			m.tensors(stacks.Activation, "aten::to", 100, 512*mib, native("at::_ops::to_dtype::call", 9), python("loss", "/home/me/train.py", 44), main)
+			m.tensors(stacks.Input, "aten::to", 1, 512*mib, native("at::_ops::to_dtype::call", 9), python("loss", "/home/me/train.py", 44), main)
+			m.tensors(stacks.Temporary, "aten::to", 1, 512*mib, native("at::_ops::to_dtype_layout::call", 9), python("save_on_cpu.__init__.<locals>.unpack_from_cpu", torch+"autograd/graph.py", 370), main)
 			return m.Snapshot
 		}(), "A copy of one tensor in another type takes 512 MiB of the peak, made at me/train.py:44 loss.", 512 * mib},
-		{"checkpoint", checkpoints(false), checkpoints(true),
+		{"checkpoint", checkpoints(false, 2), checkpoints(true, 2),
 			"Gradient checkpointing has no effect: 24 activations (2.00 GiB), made at me/model.py:8 Block.forward, stay until the backward pass, which recomputes nothing.", 2048 * mib},
+		{"checkpoint", checkpoints(false, 2), checkpoints(false, 1), // the first backward pass may only have begun
+			"Gradient checkpointing has no effect: 24 activations", 2048 * mib},
 		{"checkpoint", evalMode(true), evalMode(false),
 			"Gradient checkpointing of `model.layers[*]` has no effect, because the model is in eval mode: 24 activations (2.00 GiB), made at me/model.py:8 Block.forward, stay until", 2048 * mib},
 		{"workspaces", func() *snapshot.Snapshot {
@@ -149,9 +152,10 @@ func TestRules(t *testing.T) {
 			return m.Snapshot
 		}(), "cuBLAS keeps 16 workspaces (512 MiB), one for each stream and thread that multiplies matrices; most are from me/train.py:20 step.", 512 * mib},
 		{"no-backward", inference(false), inference(true),
-			"The model runs with gradients on, but no backward pass followed: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+			"The model runs with gradients on, but no backward pass has followed so far: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+		{"no-backward", ranOut(false), ranOut(true), "The model runs with gradients on", 256 * mib},
 		{"no-backward", evaluation(false, 11*time.Second), evaluation(true, 11*time.Second), // the modules are in training mode
-			"The model runs with gradients on, but no backward pass followed: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
+			"The model runs with gradients on, but no backward pass has followed so far: autograd keeps 256 MiB of activations, most of them made at me/train.py:20 step.", 256 * mib},
 		{"no-backward", evaluation(false, 11*time.Second), evaluation(false, 9*time.Second), "The model runs with gradients on", 256 * mib}, // a step may come
 		{"frozen-copy", trees(false, 8), trees(true, 8), "`average` has the same layers as `model`, and needs no gradient: 128 MiB.", 128 * mib},
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` has the same layers as `model`", 128 * mib}, // a smaller model
@@ -370,7 +374,7 @@ func TestOnce(t *testing.T) {
 // The largest finding is the first.
 func TestOrder(t *testing.T) {
 	m := training()
-	m.tensors(stacks.Activation, "aten::to", 1, 512*mib, main)
+	m.tensors(stacks.Activation, "aten::to", 1, 512*mib, native("at::_ops::to_dtype::call", 9), main)
 	m.tensors(stacks.Workspace, "aten::addmm", 16, 600*mib, main)
 	v := Find(m.Snapshot, m.Snapshot)
 	if !slices.IsSortedFunc(v.Findings, func(a, b Finding) int { return int(b.Bytes - a.Bytes) }) || len(v.Findings) != 2 {

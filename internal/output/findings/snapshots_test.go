@@ -105,10 +105,16 @@ func context(pid int, gpu string) snapshot.Labels {
 	return snapshot.Labels{Kind: event.KindContext.String(), PID: pid, Process: "python3", GPU: gpu}
 }
 
-// checkpoints holds activations under a checkpoint, and what the backward pass made, which recomputed
+// begins adds the gradients with which so many backward passes began.
+func (m made) begins(passes int64) {
+	m.tensors(stacks.Gradient, "aten::ones_like", passes, passes*512, python("_make_grads", torch+"autograd/__init__.py", 250), main)
+}
+
+// checkpoints holds activations under a checkpoint, and what backward passes made, which recomputed
 // them or did not.
-func checkpoints(recomputes bool) *snapshot.Snapshot {
+func checkpoints(recomputes bool, passes int64) *snapshot.Snapshot {
 	m := training()
+	m.begins(passes)
 	under := []*snapshot.Location{python("Block.forward", "/home/me/model.py", 8), python("checkpoint", torch+"utils/checkpoint.py", 490), python("Net.forward", "/home/me/model.py", 30), main}
 	m.tensors(stacks.Activation, "aten::gelu", 24, 2048*mib, under...)
 	m.tensors(stacks.Gradient, "MmBackward0", 4, 64*mib, main)
@@ -163,6 +169,7 @@ func stale(newest string) *snapshot.Snapshot {
 // evalMode trains a model whose layers are checkpointed in training mode.
 func evalMode(eval bool) *snapshot.Snapshot {
 	m := training()
+	m.begins(2)
 	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Category: stacks.Activation, Operator: "aten::gelu", Module: "Net/Block/MLP", ModulePath: "model.layers[3].mlp"}, 24, 2048*mib, python("Block.forward", "/home/me/model.py", 8), main)
 	m.tensors(stacks.Gradient, "MmBackward0", 4, 64*mib, main)
 	m.heap().Modules = []holder.Module{{Path: "model", Training: !eval}, {Path: "model.layers[3]", Training: !eval, Checkpoints: true}}
@@ -192,6 +199,14 @@ func inference(trains bool) *snapshot.Snapshot {
 	}
 	m.heap(storages(8, "out.grad_fn (graph of 40 nodes)", 32*mib, func(s *holder.Storage) { s.Role = holder.Activation })...)
 	return m.Snapshot
+}
+
+// ranOut is a program that ran out of memory before it made a gradient.
+func ranOut(trains bool) *snapshot.Snapshot {
+	s := inference(false)
+	s.Processes[0].OutOfMemory = 1
+	s.Heaps[0].Reading.Modules = []holder.Module{{Path: "model", Training: trains}}
+	return s
 }
 
 // trees are a model, and another tree of modules with n parameters of the same shapes.
