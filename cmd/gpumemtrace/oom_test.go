@@ -135,7 +135,7 @@ func TestPageOfFindings(t *testing.T) {
 	v := command(t, "convert", recording, "-o", "page.html").start().ends(exitDone)
 	b := browsertest.Open(t, "file://"+filepath.Join(v.cmd.Dir, "page.html"), 1300, 900)
 	b.Until("document.documentElement.dataset.ready")
-	b.Wants("the page", b.Text("refused"), "What is wrong", "Each of 2 CUDA graphs has a private pool: 304 MiB in all.", "Capture the later ones")
+	b.Wants("the page", b.Text("refused"), "What is wrong", "2 private pools of CUDA graphs take 304 MiB in all:", "Capture the largest first")
 	b.Quiet()
 }
 

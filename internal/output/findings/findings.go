@@ -77,28 +77,28 @@ var Rules = []Rule{
 	{"old-graph", "an autograd graph that outlives its training step", []Need{Heap, Tensors, Steps}, oldGraphs},
 	{"collected-graphs", "a container that keeps autograd graphs", []Need{Heap}, collectedGraphs},
 	{"gathered", "results that a container gathers", []Need{Heap, Tensors}, gathered},
-	{"small-view", "a small view that keeps a large storage", []Need{Heap}, smallViews},
+	{"small-view", "a small tensor that keeps a large storage", []Need{Heap}, smallViews},
 	{"no-backward", "activations kept for a backward pass that never runs", []Need{Heap, Tensors}, noBackward},
 	{"frozen-copy", "a copy of a model that is not trained", []Need{Heap}, frozenCopies},
-	{"idle-module", "modules that are never called", []Need{Heap, Tensors}, idleModules},
+	{"idle-module", "modules that were not called", []Need{Heap, Tensors}, idleModules},
 	{"stale-gradients", "gradients that outlive the step that used them", []Need{Tensors, Steps}, staleGradients},
 	{"hook", "a hook that keeps tensors", []Need{Heap}, heldBy("hook")},
 	{"traceback", "a traceback that keeps tensors", []Need{Heap}, heldBy("traceback")},
 	{"second-copy", "a second copy of a model's parameters", []Need{Heap}, secondCopies},
 	{"cycle", "a reference cycle that is never collected", []Need{Heap}, cycles},
 	{"waiting", "freed memory that waits for another stream", []Need{Heap}, waiting},
-	{"optimizer-temporaries", "temporaries of an optimizer that make the peak", []Need{Tensors}, optimizerTemporaries},
+	{"optimizer-temporaries", "an optimizer's temporaries at the peak", []Need{Tensors}, optimizerTemporaries},
 	{"type-copy", "a large copy of one tensor to another type at the peak", []Need{Tensors}, typeCopies},
 	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, checkpointing},
 	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, workspaces},
 	{"plans", "plans of cuFFT for many shapes", []Need{Driver}, plans},
 	{"buckets", "gradients that DistributedDataParallel has twice", []Need{Tensors}, buckets},
-	{"fragmentation", "memory lost to fragmentation", []Need{Tensors}, fragmentation},
+	{"fragmentation", fmt.Sprintf("memory lost to fragmentation (%s and %d %% of what is reserved, or more)", bytefmt.Format(leastFragmented), leastReserved), []Need{Tensors}, fragmentation},
 	{"setting", "memory that another setting of PyTorch's allocator saves", []Need{Tensors}, settings},
-	{"graph-pools", "a private pool for each CUDA graph", []Need{Tensors}, graphPools},
+	{"graph-pools", "several private pools of CUDA graphs", []Need{Tensors}, graphPools},
 	{"communicators", "many communicators of NCCL", []Need{Driver}, communicators},
-	{"second-gpu", "a context on a GPU that the process does not use", []Need{Driver}, secondGPUs},
-	{"workers", "worker processes with a context of their own", []Need{Driver}, workers},
+	{"second-gpu", "a context on an unused GPU", []Need{Driver}, secondGPUs},
+	{"workers", "workers with their own context", []Need{Driver}, workers},
 	{"orphan", "a process that outlives its parent", []Need{Driver}, orphans},
 	{"import", "memory that an import takes", []Need{Driver}, imports},
 }
@@ -238,7 +238,7 @@ func once(all []Finding) (out []Finding) {
 	for i, f := range all {
 		if kept[i] {
 			if grows[i] > 0 && f.each == 0 {
-				f.Says += fmt.Sprintf(" It grows by %s with each training step%s.", bytefmt.Format(grows[i]), at(lines[i]))
+				f.Says += fmt.Sprintf(" Each training step adds %s%s.", bytefmt.Format(grows[i]), madeAt(lines[i]))
 			}
 			out = append(out, f)
 		}
@@ -253,11 +253,11 @@ const mostShown = 5
 func (v *Verdict) Show(page *render.Page, failed bool) {
 	lacking := v.lacking()
 	if len(v.Findings) == 0 {
-		nothing := "Nothing wrong was found that costs"
+		nothing := "Nothing wrong was found that costs much"
 		if failed {
-			nothing = "Beside that, nothing was found that costs"
+			nothing = "Apart from that, nothing wrong was found that costs much"
 		}
-		page.Line("%s %d %% of the memory or more. %s.", nothing, leastShare, cmp.Or(lacking, bytefmt.Counted(v.All, "cause")+" were looked for"))
+		page.Line("%s. %s.", nothing, cmp.Or(lacking, bytefmt.Counted(v.All, "cause")+" were looked for"))
 		return
 	}
 	page.Heading("What is wrong")
@@ -306,7 +306,7 @@ func (v *Verdict) lacking() string {
 	}
 	how := "To look for the others, trace " + strings.Join(parts, ", ")
 	if v.ofSnapshot {
-		how = "PyTorch's snapshots cannot show the others: trace the program with sudo gpumemtrace --tensors --holders 30s"
+		how = "PyTorch's snapshots cannot show the others (gpumemtrace check FILE --no-finding all lists them): trace the program with sudo gpumemtrace --tensors --holders 30s"
 	}
 	return fmt.Sprintf("%d of %s were looked for. %s", v.All-n, bytefmt.Counted(v.All, "cause"), how)
 }

@@ -94,11 +94,11 @@ func smallViews(l *look) (out []Finding) {
 			if !matters(k.bytes, onGPU(h.Reading)) || k.storages == 1 && k.scalar {
 				continue
 			}
-			says := fmt.Sprintf("`%s` has %s, but keeps the whole tensor that it is a part of: %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+			says := fmt.Sprintf("`%s` has %s, but keeps a storage of %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			if k.storages > 1 {
-				says = fmt.Sprintf("%d small views, `%s`, of %s each, keep the whole tensors that they are parts of: %s.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+				says = fmt.Sprintf("%d small tensors, `%s`, of %s each, keep storages of %s in all.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
 			}
-			out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy of the part: x[...].detach().clone(). Leave out detach() only if you differentiate through the part."})
+			out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy: x.detach().clone(). Leave out detach() only if you differentiate through it."})
 		}
 	}
 	return out
@@ -385,11 +385,11 @@ func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time
 	return begin
 }
 
-// heldBy finds what is reached through a hook of a module, or a traceback.
+// heldBy finds what is reached through a hook, or a traceback.
 func heldBy(what string) func(*look) []Finding {
 	kinds := map[string]struct{ says, change string }{
-		"hook": {"A hook of a module keeps %[2]s in %[3]s: %[1]s.",
-			"Clear that container after each step, and if no loss uses it, store x.detach().cpu() in it. To remove the hook, call remove() of what register_forward_hook() returned."},
+		"hook": {"A hook keeps %[2]s in %[3]s: %[1]s.",
+			"If it is your own hook, clear that container after each step, and if no loss uses it, store x.detach().cpu() in it. To remove the hook, call remove() of what its registration returned."},
 		"traceback": {"A stored exception keeps the local variables of the functions that it passed through: %[2]s in %[3]s, %[1]s.",
 			"In code, keep traceback.format_exc() instead of the exception. If you retry, do so after the except block. In a notebook: sys.last_exc = sys.last_value = sys.last_traceback = None."},
 	}
@@ -484,7 +484,7 @@ func waiting(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "After the last use on the stream other, and before it is freed, call own.wait_stream(other), where own is the stream that made it. Only then leave out record_stream. If the CPU runs many steps ahead, synchronize every few steps.",
+				Change: "If NCCL's collectives did this, upgrade to PyTorch 2.8 (before it: TORCH_NCCL_AVOID_RECORD_STREAMS=1); if FSDP1 did, use fully_shard. If your code calls record_stream: before the last reference goes, call own.wait_stream(other), where own is the stream that made it, and only then leave out record_stream. If the CPU runs many steps ahead, synchronize every few steps.",
 			})
 		}
 	}

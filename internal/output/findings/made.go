@@ -27,7 +27,7 @@ func optimizerTemporaries(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The optimizer's step%s makes %s of temporary tensors at the peak, because it updates all parameters together (foreach).", l.lines(made)[0].at(), bytefmt.Format(bytes)),
 				Bytes:  bytes,
-				Change: "Pass fused=True (Adam, AdamW, SGD), or else foreach=False, which is slower. Set it in the param_groups of a loaded state, too.",
+				Change: "Pass fused=True (Adam, AdamW, SGD; it rounds differently), or else foreach=False, which is slower. When you resume, also set it in state[\"param_groups\"] before load_state_dict(state), which takes it from there.",
 			})
 		}
 	}
@@ -104,7 +104,7 @@ func checkpointing(l *look) (out []Finding) {
 		told("", "", "Tensors that a torch.autograd.Function stores on ctx stay: call ctx.save_for_backward(...) instead, and read ctx.saved_tensors in backward.",
 			func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
 		if path, classes := l.evalMode(u.pid); path != "" {
-			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode. Dropout is then on again.",
+			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode. Dropout is then on again, and BatchNorm updates its statistics.",
 				func(s *snapshot.Sample) bool { return classes[s.Module] })
 		}
 	}
@@ -142,7 +142,7 @@ func workspaces(l *look) (out []Finding) {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), one for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
 				Bytes:  bytes,
-				Change: "Multiply on fewer streams, or start with CUBLAS_WORKSPACE_CONFIG=:16:8 (128 KiB each), which may be slower and round differently.",
+				Change: "Multiply on fewer streams and threads, or start with CUBLAS_WORKSPACE_CONFIG=:16:8 (128 KiB each; :4096:2, 8 MiB, costs less speed on Hopper), which may be slower and round differently.",
 			})
 		}
 	}
@@ -164,9 +164,9 @@ func plans(l *look) (out []Finding) {
 		})
 		if bytes, objects := of.sumOf(all); objects > usual && matters(bytes, u.bytes) {
 			out = append(out, Finding{
-				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, one for each shape%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), of.lines(all)[0].first()),
+				Says:   fmt.Sprintf("cuFFT keeps %s in %s for its plans, of which PyTorch and CuPy keep one for each shape and type%s.", bytefmt.Format(bytes), bytefmt.Counted(objects, "allocation"), of.lines(all)[0].first()),
 				Bytes:  bytes,
-				Change: "Keep fewer plans: torch.backends.cuda.cufft_plan_cache.max_size = 8 in PyTorch, cupy.fft.config.get_plan_cache().set_size(8) in CuPy. If padding does not change the result, pad to few shapes.",
+				Change: "Keep fewer plans than there are shapes, such as two: torch.backends.cuda.cufft_plan_cache.max_size = 2 in PyTorch (for the current GPU), cupy.fft.config.get_plan_cache().set_size(2) in CuPy. Plans are then made again, which is slower. If padding does not change the result, pad to few shapes.",
 			})
 		}
 	}
@@ -210,7 +210,7 @@ func mostAlike(all []*snapshot.Sample) (n int64) {
 	return n
 }
 
-// graphPools: each CUDA graph keeps a pool of its own. Graphs that run one after the other can share
+// graphPools: CUDA graphs keep several pools. Graphs that run one after the other can share
 // the largest. There may be more of them at the end than at the peak.
 func graphPools(l *look) (out []Finding) {
 	for i := range l.end.Allocators {
@@ -226,9 +226,9 @@ func graphPools(l *look) (out []Finding) {
 			continue
 		}
 		out = append(out, Finding{
-			Says:   fmt.Sprintf("Each of %d CUDA graphs has a private pool: %s in all. They cannot use each other's memory.", of.pools, bytefmt.Format(of.bytes)),
+			Says:   fmt.Sprintf("%d private pools of CUDA graphs take %s in all: they cannot use each other's memory.", of.pools, bytefmt.Format(of.bytes)),
 			Bytes:  of.saves(),
-			Change: fmt.Sprintf("Capture the later ones with torch.cuda.graph(g, pool=first_graph.pool()): up to %s less. Then replay one at a time, and copy an output before the next replay. If one reads what another wrote, keep the order of capture.", bytefmt.Format(of.saves())),
+			Change: fmt.Sprintf("Capture the largest first, and the others with torch.cuda.graph(g, pool=first_graph.pool()): up to %s less. Then replay one at a time, and copy an output before the next replay. If one reads what another wrote, keep the order of capture.", bytefmt.Format(of.saves())),
 		})
 	}
 	return out
@@ -276,7 +276,7 @@ func fragmentation(l *look) (out []Finding) {
 		f := Finding{
 			Says:   fmt.Sprintf("Fragmentation wastes %s of the %s that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", bytefmt.Format(lost), bytefmt.Format(a.Total().Reserved)),
 			Bytes:  lost,
-			Change: "gpumemtrace whatif RUN says which setting of PyTorch's allocator saves how much. If none helps, use fewer different batch sizes.",
+			Change: "gpumemtrace whatif RUN says which setting of PyTorch's allocator saves how much. If none helps, use fewer different shapes: group or pad batches to a few lengths, with a mask.",
 		}
 		if s := l.setting(a); s != nil {
 			f.Bytes, f.Change = s.Saves, s.Says+" "+s.use()

@@ -135,7 +135,7 @@ func workers(l *look) (out []Finding) {
 		out = append(out, Finding{
 			Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and hardly anything else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
 			Bytes:  bytes,
-			Change: "Make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process. With spawn, put the program under if __name__ == \"__main__\".",
+			Change: "If they only load data, make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process. With spawn, put the program under if __name__ == \"__main__\".",
 		})
 	}
 	return out
@@ -201,9 +201,9 @@ func imports(l *look) (out []Finding) {
 		})
 		bytes, _ := l.sumOf(taken)
 		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
-			change := "Move the allocation into a function."
+			change := "Move the allocation into a function, so that only processes that need it have it."
 			if l.jax(u.pid) {
-				change = "JAX reserves this at its first use. Start with JAX_PLATFORMS=cpu if it needs no GPU, otherwise with XLA_PYTHON_CLIENT_PREALLOCATE=false."
+				change = "JAX reserves this at its first use. Start with JAX_PLATFORMS=cpu if it needs no GPU, otherwise with a lower XLA_PYTHON_CLIENT_MEM_FRACTION, or XLA_PYTHON_CLIENT_PREALLOCATE=false, which may fragment."
 			}
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("The import%s takes %s of the GPU.", l.lines(taken)[0].at(), bytefmt.Format(bytes)),

@@ -82,25 +82,25 @@ func TestRules(t *testing.T) {
 		{"gathered", gathers(24, 24, "aten::softmax", 0), gathers(24, 24, "aten::softmax", 9), "`outputs[*]` keeps all", 768 * mib}, // the program went on to something else
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
 			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
-			"24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they are parts of: 768 MiB.", 768 * mib},
+			"24 small tensors, `outs[*]`, of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
 		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { // under no_grad, too
 			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{s.Holder + "._base"}
 		})...), ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) {
 			s.Shape, s.Tensors, s.Holders, s.More = []int64{1, 16384}, 2, 2, []string{"whole"}
-		})...), "24 small views, `outs[*]`, of 64.0 KiB each, keep the whole tensors that they are parts of: 768 MiB.", 768 * mib},
+		})...), "24 small tensors, `outs[*]`, of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
 		{"small-view", ofHeap(storages(1, "first", 32*mib, func(s *holder.Storage) { s.Shape = []int64{10} })...),
 			ofHeap(storages(1, "flat", 32*mib, func(s *holder.Storage) { s.Shape, s.Tensors = []int64{10}, 40 })...), // other views are of the rest
-			"`first` has 40 B, but keeps the whole tensor that it is a part of: 32.0 MiB.", 32 * mib},
+			"`first` has 40 B, but keeps a storage of 32.0 MiB.", 32 * mib},
 		{"small-view", ofHeap(storages(2, "losses[%d]", 32*mib, func(s *holder.Storage) { s.Shape = nil })...),
 			ofHeap(storages(1, "loss", 32*mib, func(s *holder.Storage) { s.Shape = nil })...), // F.mse_loss makes its mean in a storage of that size
-			"2 small views, `losses[*]`, of 4 B each, keep the whole tensors that they are parts of: 64.0 MiB.", 64 * mib},
+			"2 small tensors, `losses[*]`, of 4 B each, keep storages of 64.0 MiB in all.", 64 * mib},
 		{"idle-module", idle("aten::linear", false), idle("aten::linear", true), // a projection that is used without a call
 			"`model.decoder` was not called while it was traced, but other modules were: its parameters take 64.0 MiB.", 64 * mib},
 		{"stale-gradients", stale(stacks.Activation), stale(stacks.Gradient), // the backward pass has begun
 			"Gradients from before the last step are still held at the peak: 256 MiB, in 1 tensor.", 256 * mib},
 		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
 			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
-			"A hook of a module keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
+			"A hook keeps 64.0 MiB in 2 tensors: `model.encoder[*]._forward_hooks[*].<closure>.seen[*]`.", 64 * mib},
 		{"traceback", ofHeap(storages(1, "sys.last_traceback.tb_frame.<local>.hidden", 32*mib, nil)...), ofHeap(storages(1, "hidden", 32*mib, nil)...),
 			"A stored exception keeps the local variables of the functions that it passed through: 32.0 MiB in 1 tensor, `sys.last_traceback.tb_frame.<local>.hidden`.", 32 * mib},
 		{"traceback", ofHeap(append(storages(4, "failures[%d].__traceback__.tb_frame.<local>.hidden", 32*mib, nil), storages(4, "failures[%d].__traceback__.tb_next.tb_frame.<local>.x", 16*mib, nil)...)...),
@@ -161,12 +161,12 @@ func TestRules(t *testing.T) {
 		{"frozen-copy", trees(false, 8), trees(false, 5), "`average` has the same layers as `model`", 128 * mib}, // a smaller model
 		{"fragmentation", inPieces(0), inPieces(700 * mib), "Fragmentation wastes 800 MiB of the 4.00 GiB that PyTorch reserved: free pieces lie beside live tensors, and cannot be given back.", 800 * mib},
 		{"communicators", groups(8), groups(2), "NCCL holds up to 1.98 GiB on GPU 0 for 8 communicators, made at me/train.py:31 <module>.", 8 * 254 * mib},
-		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, one for each shape; most are from me/train.py:31 <module>.", 768 * mib},
+		{"plans", planned(24), planned(4), "cuFFT keeps 768 MiB in 24 allocations for its plans, of which PyTorch and CuPy keep one for each shape and type; most are from me/train.py:31 <module>.", 768 * mib},
 		{"buckets", bucketed(256 * mib), bucketed(1024 * mib), // they are of others
 			"DistributedDataParallel has a copy of each gradient in its buckets: 256 MiB.", 256 * mib},
 		{"buckets", bucketed(512 * mib), bucketed(0), // each gradient is a part of a bucket
 			"DistributedDataParallel has a copy of each gradient in its buckets: 512 MiB.", 512 * mib},
-		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "Each of 3 CUDA graphs has a private pool: 300 MiB in all. They cannot use each other's memory.", 200 * mib},
+		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 private pools of CUDA graphs take 300 MiB in all: they cannot use each other's memory.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
 			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main)
@@ -293,7 +293,7 @@ func TestVisibleGPU(t *testing.T) {
 
 // Graphs that are captured after the peak keep their pools.
 func TestPoolsAtEnd(t *testing.T) {
-	want := "Each of 4 CUDA graphs has a private pool: 400 MiB in all."
+	want := "4 private pools of CUDA graphs take 400 MiB in all:"
 	for _, moments := range [][2]*snapshot.Snapshot{{pools("1.0", "2.0"), pools("1.0", "2.0", "3.0", "4.0")}, {pools("1.0", "2.0", "3.0", "4.0"), pools()}} {
 		if got := Find(moments[0], moments[1]).Of("graph-pools"); len(got) != 1 || !strings.HasPrefix(got[0].Says, want) {
 			t.Errorf("%+v, want %s", got, want)
@@ -317,7 +317,7 @@ func TestLacking(t *testing.T) {
 	full.steps(20, 1)
 	full.heap()
 	m.Snapshot.Meta.StackMode = snapshot.ByPyTorch
-	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 14 causes were looked for. PyTorch's snapshots cannot show the others: trace the program with sudo gpumemtrace --tensors --holders 30s"; got != want {
+	if got, want := Find(m.Snapshot, m.Snapshot).lacking(), "0 of 14 causes were looked for. PyTorch's snapshots cannot show the others (gpumemtrace check FILE --no-finding all lists them): trace the program with sudo gpumemtrace --tensors --holders 30s"; got != want {
 		t.Errorf("of a snapshot: %q", got)
 	}
 	if v := Find(full.Snapshot, full.Snapshot); len(v.lacks) != 0 || v.lacking() != "" || len(v.Findings) != 0 {
@@ -354,7 +354,7 @@ func TestOnce(t *testing.T) {
 		all  []Finding
 		want string
 	}{
-		{[]Finding{growth("monitor.losses[*].grad_fn (graph of 9 nodes)"), graphs}, "collected-graphs Graphs. It grows by 4.00 MiB with each training step at train.py:9."},
+		{[]Finding{growth("monitor.losses[*].grad_fn (graph of 9 nodes)"), graphs}, "collected-graphs Graphs. Each training step adds 4.00 MiB, made at train.py:9."},
 		{[]Finding{gathered, growth("monitor.losses[3]")}, "growth "},
 		{[]Finding{growth("monitor.losses2"), graphs}, "growth , collected-graphs Graphs."},
 		{[]Finding{growth(""), graphs}, "growth , collected-graphs Graphs."},

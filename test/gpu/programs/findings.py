@@ -374,7 +374,7 @@ def graph_pools():
     for s in torch.cuda.memory_snapshot():
         if tuple(s["segment_pool_id"]) != (0, 0):
             pools[tuple(s["segment_pool_id"])] = pools.get(tuple(s["segment_pool_id"]), 0) + s["total_size"]
-    wrong("graph-pools", sum(pools.values()) - max(pools.values()), names=["5 CUDA graphs"], pools=list(pools.values()))
+    wrong("graph-pools", sum(pools.values()) - max(pools.values()), names=["5 private pools"], pools=list(pools.values()))
 
 
 def fragmentation():
