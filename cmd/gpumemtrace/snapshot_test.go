@@ -164,7 +164,7 @@ func TestSnapshotLacks(t *testing.T) {
 		"report FILE --by pattern":                          "needs a --pattern",
 		"report FILE --by line --pattern a=b":               "needs --by pattern",
 		"report FILE --by pattern --pattern a=(":            "missing closing )",
-		"report FILE --by pattern --pattern a":             "NAME=EXPRESSION",
+		"report FILE --by pattern --pattern a":              "NAME=EXPRESSION",
 		"report FILE --windows":                             "no windows",
 		"diff FILE FILE --by user":                          "does not say whose process",
 		"fit 1=FILE 2=FILE --to 3":                          "before the recording began",
