@@ -77,9 +77,11 @@ func TestWaitsForHolders(t *testing.T) {
 func TestGivesUp(t *testing.T) {
 	s := newSet()
 	s.patience = time.Millisecond
-	never := make(chan struct{})
+	begun, never := make(chan struct{}), make(chan struct{})
 	defer close(never)
-	putOne(t, s, "the probe of libx.so", func() error { <-never; return nil })
+	p := putOne(t, s, "the probe of libx.so", func() error { close(begun); <-never; return nil })
+	go func() { _ = p.Close() }()
+	<-begun
 	if err := s.all(); err == nil || !strings.Contains(err.Error(), "the probe of libx.so") {
 		t.Errorf("got %v", err)
 	}
