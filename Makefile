@@ -38,7 +38,7 @@ KERNELS    ?= 6.1 6.12 6.19,6.18 newest
 ARCH       ?= amd64
 
 .DEFAULT_GOAL := help
-.PHONY: help build install dist test tests tests-tracing tests-others race check soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
+.PHONY: help build install dist test tests tests-tracing tests-others tests-untraced race check soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,14 +74,17 @@ test: ## run every test
 tests:
 	scripts/install-tools $(BUILD_TOOLS)
 	scripts/install-tools $(TEST_TOOLS) & GOGC=400 $(GO) $(compile) ./... >/dev/null; built=$$?; wait $$! && exit $$built
-	$(MAKE) --no-print-directory -j 2 tests-tracing tests-others
+	$(MAKE) --no-print-directory -j 3 tests-tracing tests-others tests-untraced
 
 tests-tracing:
 	$(GO) test $(TEST_FLAGS) -p 1 -skip '$(UNTRACED)' $(TRACING:%=./%)
 
+# What traces runs one after another and waits often. The rest takes the time that it leaves.
 tests-others:
-	$(GO) test $(TEST_FLAGS) $(call without,$(TRACING))
-	$(GO) test $(TEST_FLAGS) -run '$(UNTRACED)' ./cmd/gpumemtrace
+	nice -n 5 $(GO) test $(TEST_FLAGS) $(call without,$(TRACING))
+
+tests-untraced:
+	nice -n 5 $(GO) test $(TEST_FLAGS) -run '$(UNTRACED)' ./cmd/gpumemtrace
 
 race: ## run the tests of what several goroutines share with the race detector, but for what only takes long
 	scripts/install-tools $(BUILD_TOOLS) $(TEST_TOOLS)
