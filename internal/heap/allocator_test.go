@@ -180,7 +180,7 @@ func TestWorkspaces(t *testing.T) {
 		defer mem.release()
 		r := holder.Reading{Allocators: a.agrees()}
 		addNameless(&r, sizesOf(r.Allocators))
-		nameWorkspaces(mem, []uint64{a.code}, &r)
+		nameWorkspaces(mem, func() []uint64 { return []uint64{a.code} }, &r)
 		for _, s := range r.Storages {
 			if s.Holder == holder.Workspace {
 				out = append(out, s.Bytes)

@@ -87,14 +87,17 @@ func eachNode(m *cache, own, most uint64, visit func(node uint64)) bool {
 }
 
 // nameWorkspaces names workspaces of cuBLAS among what C++ alone holds.
-func nameWorkspaces(m *cache, functions []uint64, reading *holder.Reading) {
+func nameWorkspaces(m *cache, functions func() []uint64, reading *holder.Reading) {
 	native := map[uint64]*holder.Storage{}
 	for i := range reading.Storages {
 		if s := &reading.Storages[i]; s.OnGPU() && s.Native() {
 			native[s.Address] = s
 		}
 	}
-	for _, at := range workspaces(m, functions, native) {
+	if len(native) == 0 || functions == nil {
+		return
+	}
+	for _, at := range workspaces(m, functions(), native) {
 		native[at].Holder = holder.Workspace
 	}
 }

@@ -88,7 +88,7 @@ func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err
 	}
 	var unfound error
 	if runtime.Allocator, unfound = FindAllocator(pid); runtime.Allocator != 0 {
-		runtime.workspaces = findWorkspaces(pid)
+		runtime.workspaces = func() []uint64 { return findWorkspaces(pid) }
 	}
 	if o.Pause {
 		resume, err := pauseProcess(pid)

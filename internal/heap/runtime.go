@@ -21,8 +21,8 @@ type Runtime struct {
 	Minor   int    // of version 3, 0 if only the memory can say it
 	// Allocator is the pointer to PyTorch's allocator of GPU memory, 0 if there is none.
 	Allocator uint64
-	// workspaces are functions that return tables of cuBLAS's workspaces.
-	workspaces []uint64
+	// workspaces finds the functions that return tables of cuBLAS's workspaces, among all of a large library.
+	workspaces func() []uint64
 }
 
 var pythonFile = regexp.MustCompile(`^(?:lib)?python3?\.?(\d+)?[a-z]*(?:\.so[.0-9]*)?(?:-[\w.-]+)?$`)
