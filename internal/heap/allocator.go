@@ -491,17 +491,21 @@ func (r *allocatorReader) device(at uint64) []int64 {
 	return out
 }
 
-// listsBlocks reads a table that is a set of blocks, and reports whether it is one.
-func (r *allocatorReader) listsBlocks(words []uint64) (any bool) {
+// listsBlocks reads a table that is a set of blocks, and reports whether it is one. It reads blocks up to the first
+// that is one: they lie in another order than memory. follow reads neighbours.
+func (r *allocatorReader) listsBlocks(words []uint64) bool {
 	list := r.slots(nil, words, 2)
-	for _, s := range list {
-		if _, ok := r.block(s.value); ok {
-			any = true
-			r.want(s.value)
-		}
+	defer drop(&r.arena, list)
+	if !slices.ContainsFunc(list, func(s entry) bool {
+		_, ok := r.block(s.value)
+		return ok
+	}) {
+		return false
 	}
-	drop(&r.arena, list)
-	return any
+	for _, s := range list {
+		r.want(s.value)
+	}
+	return true
 }
 
 // privatePool reads the sets of a private pool.
