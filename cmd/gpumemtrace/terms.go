@@ -45,6 +45,7 @@ var terms = []term{
 	{"[inside ...]", "A thread of that library, such as NCCL, asked for it: no line of the program led there."},
 	{"[not Python]", "No Python code led to it."},
 	{"[on no GPU]", "Host memory."},
+	{"Torch-Compiled Region: 1/0", "The number of a function that torch.compile compiled, and how often it was compiled again."},
 	{"[no ...], [not compiled]", "There is none, or none was recorded."},
 	{"[unknown], [not known]", "gpumemtrace could not find it out."},
 	{"[anon], [inlined], [python function], [truncated: ...]", "Frames without a name: code that lies in no file, an inlined function, Python's, and those beyond the deepest that are kept."},

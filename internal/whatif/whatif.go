@@ -438,7 +438,7 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 		page.Line("%s", p.Answer())
 		if best := p.Best(); best != "" {
 			if _, err := ParseSetting(best); err == nil {
-				page.Line("To use it, start the program with PYTORCH_CUDA_ALLOC_CONF=%s in its environment.", best)
+				page.Line("To use it, start the program with PYTORCH_CUDA_ALLOC_CONF=%s instead of the value that it may have.", best)
 			}
 		}
 		if cost := p.Most(); cost != "" {
