@@ -147,8 +147,8 @@ func (s *search) tensor(t, wrapper vertex, depth int) {
 				s.node = s.nodeName(s.from[in])
 			}
 			s.add(in, wrapper)
-		case kindName:
-			s.add(in, wrapper) // not by a view, kindBase: the view is a tensor of the same storage
+		case kindBase, kindName:
+			s.add(in, wrapper)
 		}
 		if len(s.found) > maxHolders {
 			break

@@ -68,7 +68,9 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 		}
 		sizes, strides = both[:dims], both[dims:]
 	}
-	t.shape = make([]int64, dims)
+	if dims > 0 { // a scalar has none, as in a recording
+		t.shape = make([]int64, dims)
+	}
 	elements, last := uint64(1), offset
 	for i, n := range sizes {
 		if n > math.MaxInt64 || n > 0 && elements > math.MaxInt64/n || strides[i] > 1<<48 && int64(strides[i]) >= 0 {

@@ -30,6 +30,13 @@ func TestTorch(t *testing.T) {
 			t.Errorf("%+v", first)
 		}
 		for _, s := range r.Storages {
+			if len(s.Shape) == 0 && s.Shape != nil {
+				t.Errorf("%s: a scalar has a shape, which a recording leaves out", s.Holder)
+			}
+			// What the view is of lies in the same storage, and nothing else holds it.
+			if s.Holder == "view" && (s.Tensors != 2 || s.Holders != 2 || !slices.Equal(s.More, []string{"view._base"})) {
+				t.Errorf("%+v", s)
+			}
 			if (s.Class == "Parameter" || s.Holder == "wrapped.weight") != s.RequiresGrad && !s.Stuck() && s.Role != holder.Activation && s.Role != holder.NoRole {
 				t.Errorf("%+v", s)
 			}
