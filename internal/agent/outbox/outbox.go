@@ -156,7 +156,7 @@ func (q *Outbox) Run(ctx context.Context) {
 	}
 }
 
-// RunUntil runs until ctx ends, and then sends what waits for a while yet, without pauses.
+// RunUntil runs until ctx ends, and then sends what waits for a while yet, with short pauses.
 func (q *Outbox) RunUntil(ctx context.Context, grace time.Duration) {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -165,7 +165,13 @@ func (q *Outbox) RunUntil(ctx context.Context, grace time.Duration) {
 		time.AfterFunc(grace, stop)
 	})
 	wait := q.Wait
-	q.Wait = func(_ context.Context, d time.Duration) { wait(ctx, d) }
+	q.Wait = func(sending context.Context, d time.Duration) {
+		if ctx.Err() != nil {
+			wait(sending, min(d, firstWait))
+			return
+		}
+		wait(ctx, d)
+	}
 	q.Run(sending)
 }
 

@@ -117,3 +117,26 @@ func TestLastTry(t *testing.T) {
 		t.Errorf("%d tries, %+v", tries, q.Loss.Counters())
 	}
 }
+
+// A target that stays busy while the time comes to end is given a pause between tries.
+func TestLastTriesPause(t *testing.T) {
+	q := bounded(1<<20, 5)
+	ctx, stop := context.WithCancel(t.Context())
+	tries, pauses := 0, 0
+	q.Send = func(context.Context, []byte) Verdict {
+		if tries++; tries > 4 {
+			return Verdict{}
+		}
+		return Verdict{Outcome: Busy}
+	}
+	q.Wait = func(waits context.Context, d time.Duration) {
+		stop()
+		if waits.Err() == nil && 0 < d && d <= firstWait {
+			pauses++
+		}
+	}
+	q.Put(messageOf(1, "late"))
+	if q.RunUntil(ctx, time.Hour); tries != 5 || pauses != 3 || q.lost(losses.Unsent) != 0 {
+		t.Errorf("%d tries, %d pauses", tries, pauses)
+	}
+}
