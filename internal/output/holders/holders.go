@@ -28,6 +28,8 @@ type Report struct {
 	CPU    bool // also show tensors in the CPU's memory
 	// Divided is whether the report is of the segments of PyTorch's allocators.
 	Divided bool
+
+	shown map[*holder.Reading][]holder.Storage // what storages returned
 }
 
 // Refusal says why there is nothing to show, "" if there is something.
@@ -64,11 +66,13 @@ func (r *Report) storages(of *holder.Reading) []holder.Storage {
 	if r.CPU {
 		return of.Storages
 	}
-	out := make([]holder.Storage, 0, len(of.Storages))
-	for i := range of.Storages {
-		if !of.Storages[i].OnCPU() {
-			out = append(out, of.Storages[i])
+	out, ok := r.shown[of]
+	if !ok {
+		out = slices.DeleteFunc(slices.Clone(of.Storages), func(s holder.Storage) bool { return s.OnCPU() })
+		if r.shown == nil {
+			r.shown = map[*holder.Reading][]holder.Storage{}
 		}
+		r.shown[of] = out
 	}
 	return out
 }

@@ -359,6 +359,7 @@ func TestArrays(t *testing.T) {
 	if s := r.Snapshot("", "", time.Time{}); s.Processes[0].Inuse != 3<<20 || s.Processes[0].Host != 0 {
 		t.Errorf("a profile has %+v", s.Processes[0])
 	}
+	r.Reading = reading(3)
 	r.Reading.Storages = append(r.Reading.Storages, holder.Storage{Address: 0x1000, Bytes: 1 << 20, Holder: "x"})
 	if got := r.Answer(); !strings.Contains(got, "4.00 MiB of memory in 4 storages") {
 		t.Error(got)
