@@ -2,6 +2,7 @@ package heap
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -82,10 +83,13 @@ func (r *objectReader) newObjects(found []seen) objects {
 	return o
 }
 
+// factor spreads regions. A target that knew it could choose addresses that collide.
+var factor = rand.Uint64() | 1
+
 // region returns where the region of a number is, or belongs.
 func (o *objects) region(number uint64) *region {
 	mask := uint64(len(o.regions) - 1)
-	at := number * 0x9E3779B97F4A7C15 >> 29 & mask
+	at := number * factor >> 29 & mask
 	for o.regions[at].pages != 0 && o.regions[at].number != number {
 		at = (at + 1) & mask
 	}
