@@ -147,7 +147,7 @@ func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *sta
 			opts.At = span.Peak
 		}
 		a.says = span.Says(opts.At)
-		a.moment = &export.Moment{At: min(opts.At, span.End), First: span.First, Peak: span.Peak, Most: span.Most, Bytes: span.Tensors, End: end.View(state.Want{Driver: true, Windows: true, Steps: q.want.Steps, Holders: q.want.Holders, Live: q.want.Holders}).Snapshot()}
+		a.moment = &export.Moment{At: min(opts.At, span.End), First: span.First, Peak: span.Peak, Most: span.Most, Tensors: span.Tensors, End: end.View(state.Want{Driver: true, Windows: true, Steps: q.want.Steps, Holders: q.want.Holders, Live: q.want.Holders}).Snapshot()}
 	}
 	if q.from.given() {
 		from, err := q.from.at(span, 0)

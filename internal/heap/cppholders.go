@@ -1,11 +1,13 @@
 package heap
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -125,4 +127,46 @@ func (r *references) reducer(at uint64, c *class) {
 			r.to(r.addExtra(extraImpl, w), label(kindName, int(r.py.names.index("reducer"))))
 		}
 	}
+}
+
+// sizesOf returns the sizes of the blocks that are allocated, by address.
+func sizesOf(all []holder.Allocator) map[uint64]uint64 {
+	sizes := map[uint64]uint64{}
+	for i := range all {
+		for _, b := range all[i].Blocks {
+			if b.State == holder.Allocated {
+				sizes[b.Address] = b.Size
+			}
+		}
+	}
+	return sizes
+}
+
+// addNameless adds a storage for each block that only C++ holds: none of the heap's storages lies in it. A block
+// may also have no storage because the program made it while the heap was read. before has the blocks from before
+// that, and the bytes of others are counted in Came.
+func addNameless(reading *holder.Reading, before map[uint64]uint64) {
+	named := occupied(reading.Storages)
+	for i := range reading.Allocators {
+		a := &reading.Allocators[i]
+		for _, b := range a.Blocks {
+			if b.State != holder.Allocated || named(a.Device, b.Address, b.Address+b.Size) {
+				continue
+			}
+			if before[b.Address] != b.Size {
+				reading.Came += b.Size
+				continue
+			}
+			name := ""
+			switch {
+			case b.Private == holder.UnknownPool:
+			case b.Private.First != 0:
+				name = holder.NativeGraph
+			case b.Private.Second != 0:
+				name = holder.NativePrivate
+			}
+			reading.Storages = append(reading.Storages, holder.Storage{Address: b.Address, Bytes: b.Requested, Device: a.Device, Holder: name})
+		}
+	}
+	sorting.Stable(reading.Storages, func(a, b holder.Storage) int { return cmp.Compare(a.Address, b.Address) })
 }

@@ -206,7 +206,8 @@ func (g *graph) class(v vertex) *class {
 // buckets is more than what any edge and any root costs.
 const buckets = 256
 
-// walk finds the cheapest paths from the roots from an index on, to what has no tier yet.
+// walk finds the cheapest path to each vertex that has no tier yet, and gives it tier t. Paths begin at
+// g.roots[begin:].
 func (g *graph) walk(begin int, t tier) {
 	r := g.r
 	var queue [buckets][]vertex

@@ -8,8 +8,8 @@ import "cmp"
 // A Process is one program image's identity. A PID alone is reused by the
 // kernel; the start time tells two holders of one PID apart.
 type Process struct {
-	// Start is in nanoseconds since boot. It is the first field, so that no gap is between the
-	// two: Go hashes such a key of a map in one go, in half the time.
+	// Start is when it began, in nanoseconds since boot. It comes before PID, so that no gap lies between
+	// the two fields. Go then hashes a map's key in one piece, which takes half the time.
 	Start uint64
 	PID   uint32 // thread group id in the tracer's PID namespace
 }

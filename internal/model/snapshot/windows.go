@@ -78,7 +78,7 @@ func (r *WindowedRow) Add(o *WindowedRow) {
 	r.OutlivedBytes += o.OutlivedBytes
 }
 
-// MeanLife is how long Freed tensors lived on average, 0 if there are none.
+// MeanLife is the mean lifetime of the tensors that Freed counts. It is 0 if Freed is 0.
 func (l *Lives) MeanLife() time.Duration { return l.Life / time.Duration(max(l.Freed, 1)) }
 
 // Share returns how much of a row is allocated in a whole training step, or in a second where no step

@@ -42,7 +42,7 @@ type heaps struct {
 type heap struct {
 	reading *holders.Reading // nil until one was complete
 	coming  *holders.Reading // the parts of the next, nil for none
-	// storages are those of coming, which are put together when all came.
+	// storages are those of coming, one slice for each part. They are joined when the last part is there.
 	storages [][]holders.Storage
 
 	allocators []holders.Allocator // the parts that came of the reading's
@@ -58,7 +58,7 @@ type segment struct {
 	reserved, allocated int64
 }
 
-// came returns how many storages of coming there are.
+// came returns how many storages have come for the next reading.
 func (x *heap) came() (n int) {
 	for _, part := range x.storages {
 		n += len(part)

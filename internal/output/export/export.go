@@ -123,11 +123,12 @@ func (f *Failures) Order() string {
 // A Moment is a moment of a recording, as durations since its trace began.
 type Moment struct {
 	At    time.Duration
-	First time.Duration      // when memory on a GPU was first held
-	Peak  time.Duration      // when most was held
-	Most  time.Duration      // when tensors held most
-	Bytes int64              // that they held then, 0 if that is not known
-	End   *snapshot.Snapshot // what the end of the recording holds
+	First time.Duration // when memory on a GPU was first held
+	Peak  time.Duration // when most was held
+	Most  time.Duration // when tensors held most
+	// Tensors is how many bytes they held then, 0 if that is not known.
+	Tensors int64
+	End     *snapshot.Snapshot // what the end of the recording holds
 }
 
 // A Format is one way to write a snapshot.

@@ -147,7 +147,7 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 		switch {
 		case m.At == 0:
 			when = "When the trace began"
-		case m.At == m.Most && m.Bytes > 0:
+		case m.At == m.Most && m.Tensors > 0:
 			when = "When tensors held most, " + when
 		}
 		page.Line("%s at %s: %s. The peak was at %v (--at peak). At the end, after %v: %s%s (--at end).", when, began, now, rounded(m.Peak), rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
@@ -163,8 +163,8 @@ func (x *overview) mostTensors(page *render.Page, peak int64) {
 			now += s.InuseBytes
 		}
 	}
-	if x.s.Meta.Windows == nil && m.Bytes-now > peak/50 {
-		page.Line("Tensors held most at %v: %s, and %s at the peak (--at tensor-peak).", rounded(m.Most), bytefmt.Format(m.Bytes), bytefmt.Format(now))
+	if x.s.Meta.Windows == nil && m.Tensors-now > peak/50 {
+		page.Line("Tensors held most at %v: %s, and %s at the peak (--at tensor-peak).", rounded(m.Most), bytefmt.Format(m.Tensors), bytefmt.Format(now))
 	}
 }
 

@@ -85,7 +85,7 @@ func across(samples []*snapshot.Sample) string {
 	return ", added up across " + strings.Join(several, " and ")
 }
 
-// itself is the figure of a number.
+// itself returns n: where a map has the figures themselves, to sort its keys by.
 func itself(n int64) int64 { return n }
 
 // small reports whether a sentence names a part of a sum only among others: it would hide the
