@@ -59,8 +59,9 @@ def sharded(r, n):
             for rank in range(1, n):
                 r.equal(f"lines of rank {rank} at {name}, and of rank 0", accounts[rank], accounts[0])
             t.go()
-        v, s = t.at("copied")  # rank 0 has a context on rank 1's GPU too by then
-        r.equal("GPUs of rank 0", len(v["ranks"][0]["processes"][0]["nvml"]), 2)
+        v, s = t.at("copied")  # by then rank 0 has a context on rank 1's GPU too, or on all (PyTorch 2.11, four GPUs)
+        gpus = v["ranks"][0]["processes"][0]["nvml"]
+        r.check("GPUs of rank 0", {"0", "1"} <= gpus.keys(), list(gpus))
         r.note("by owner", s.by("owner"))
         whole(r, s)
         r.note("loss", t.finish().loss())
