@@ -23,7 +23,7 @@ func lossOf(l *Ledger, name string) uint64 {
 // TestTotalsBeyondMaxLive: with far fewer rows than allocations, and far
 // fewer sites than stacks, every total equals the unbounded model's, and the
 // sites still add up to them. What has a row and a stack has them as in the model, and
-// Extents heard of each place at the site that it has.
+// TakeExtents told of each place at the site that it has.
 func TestTotalsBeyondMaxLive(t *testing.T) {
 	for _, opt := range []Options{{MaxLive: 20, MaxSites: 10}, {MaxLive: 40, MaxSites: 6}, {MaxLive: 60, MaxSites: 30}} {
 		t.Run(fmt.Sprintf("%d rows, %d sites", opt.MaxLive, opt.MaxSites), func(t *testing.T) { testTotalsBeyond(t, opt) })
@@ -34,8 +34,8 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
 	w := watcher{}
-	opt.MaxUnattributed, opt.Listener = 1<<20, placeHooks{hooks{changed: w.hear}, places{}}
-	l, m := New(opt), newModel()
+	opt.MaxUnattributed, opt.Changed, opt.Extents = 1<<20, w.hear, true
+	l, m, heard := New(opt), newModel(), places{}
 	unattributed := false
 	for i := range 40_000 {
 		e := g.next()
@@ -52,6 +52,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 		}
 		l.Apply(e)
 		m.apply(e)
+		heard.take(l)
 		w.compare(t, l, e.Proc, fmt.Sprintf("operation %d", i))
 		if i%500 != 0 {
 			continue
@@ -75,7 +76,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 			compareSums(t, l, id)
 		}
 		compareRows(t, l, m, i)
-		l.opt.Listener.(placeHooks).compare(t, l, i)
+		heard.compare(t, l, i)
 		for p := range l.Processes {
 			got[p.Proc] = p
 			unattributed = unattributed || p.Unattributed > 0
@@ -118,21 +119,21 @@ func compareRows(t *testing.T, l *Ledger, m *model, at int) {
 	}
 }
 
-// places are the address ranges of each process, by their ends, as Extents hears of them.
+// places are the address ranges of each process, by their ends, as TakeExtents tells of them.
 type places map[event.Process]map[[2]uint64]*Site
 
-func (x places) Began(id event.Process, from, to uint64, at *Site) {
-	x.Ended(id, from, to)
-	if x[id] == nil {
-		x[id] = map[[2]uint64]*Site{}
-	}
-	x[id][[2]uint64{from, to}] = at
-}
-
-func (x places) Ended(id event.Process, from, to uint64) {
-	for place := range x[id] {
-		if place[0] < to && place[1] > from {
-			delete(x[id], place)
+func (x places) take(l *Ledger) {
+	for e := range l.TakeExtents {
+		for place := range x[e.Proc] {
+			if place[0] < e.To && place[1] > e.From {
+				delete(x[e.Proc], place)
+			}
+		}
+		if e.Site != nil {
+			if x[e.Proc] == nil {
+				x[e.Proc] = map[[2]uint64]*Site{}
+			}
+			x[e.Proc][[2]uint64{e.From, e.To}] = e.Site
 		}
 	}
 }

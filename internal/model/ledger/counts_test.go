@@ -22,7 +22,7 @@ func TestFetchCounts(t *testing.T) {
 			}
 			got.Add(&c)
 		}
-		l := New(Options{MaxSites: 8, MaxEnded: 2, MaxLive: 40, MaxUnattributed: 1000, Listener: hooks{leaving: func(s *Site) { left++; take(s) }}})
+		l := New(Options{MaxSites: 8, MaxEnded: 2, MaxLive: 40, MaxUnattributed: 1000, Leaving: func(s *Site) { left++; take(s) }})
 		live := map[event.Process]map[uint64]int64{}
 		for i := range uint64(2000) {
 			p := event.Process{PID: 1 + rng.Uint32N(3), Start: event.StartUnit * (1 + i/500)}

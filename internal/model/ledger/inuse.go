@@ -76,9 +76,9 @@ func (t *siteTable) add(s *Site, w tally) {
 		return
 	}
 	t.peak[class] = t.inuse[class]
-	if hears := t.p.l.opt.Listener; !inTotal(class) {
+	if peaked := t.p.l.opt.Peaked; !inTotal(class) {
 		t.epoch[class]++
-	} else if class == event.ClassDevice && (hears == nil || hears.Peaked(t.p.id)) {
+	} else if class == event.ClassDevice && (peaked == nil || peaked(t.p.id)) {
 		t.markPeak()
 	}
 }

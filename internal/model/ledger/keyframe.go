@@ -9,8 +9,8 @@ import (
 
 // Visit writes the Ledger to a keyframe, or reads it from one into a new Ledger of the same
 // Options. That then shows the same figures, and further events change them as they would here.
-// What follows from the rows, such as how many of them a context has, is counted again. The
-// Listener hears of each site, and not of extents.
+// What follows from the rows, such as how many of them a context has, is counted again.
+// Options.Changed is called with each site. No extent begins.
 func (l *Ledger) Visit(f *record.Fields) {
 	l.compact()
 	f.Uint(&l.reports)

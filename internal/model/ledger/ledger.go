@@ -37,8 +37,32 @@ type Options struct {
 	// MaxEnded is the number of ended processes whose last state stays.
 	// Default 1,024.
 	MaxEnded int
-	// Listener, if set, hears of changes.
-	Listener Listener
+
+	// Changed, if set, is called after each change of a call site: of its memory in use, or of
+	// how much of that lies in tensors. The end of a process is none: its last state stays.
+	Changed func(*Site)
+	// Leaving, if set, is called with a call site before it is removed: with its process, or
+	// because its counters are added to the synthetic site of its kind.
+	Leaving func(*Site)
+	// Peaked, if set, is called at a new highest total of a process's memory of class device,
+	// and returns whether that is its peak. If not, the peak is where MarkPeak is called.
+	Peaked func(event.Process) bool
+	// Extents: whoever applies events calls TakeExtents after each.
+	Extents bool
+}
+
+// SiteChanged calls Options.Changed. The tensor layer calls it where it changed how much of the
+// memory of a site lies in tensors.
+func (l *Ledger) SiteChanged(s *Site) {
+	if l.opt.Changed != nil {
+		l.opt.Changed(s)
+	}
+}
+
+func (l *Ledger) leaving(s *Site) {
+	if l.opt.Leaving != nil {
+		l.opt.Leaving(s)
+	}
 }
 
 // A tally counts allocations.
@@ -79,9 +103,10 @@ type Ledger struct {
 	gone  forgotten  // processes that were dropped: late events do not bring them back
 
 	events    int
-	visited   int  // rows visited to move graphs
-	held      Held // of all processes
-	endedRows int  // rows that ended processes still show
+	visited   int      // rows visited to move graphs
+	held      Held     // of all processes
+	endedRows int      // rows that ended processes still show
+	extents   []Extent // see TakeExtents
 
 	loss     *loss.Set
 	evidence *Evidence // of the event that is applied, nil for none
@@ -226,7 +251,7 @@ func (l *Ledger) Forget(proc event.Process) {
 	}
 	for _, s := range p.sites.all {
 		if s != nil {
-			p.leaving(s)
+			l.leaving(s)
 		}
 	}
 	p.freeze()

@@ -25,7 +25,10 @@ func peaks(l *Ledger) map[uint64]int64 {
 func TestPeaked(t *testing.T) {
 	other := event.Process{PID: 8, Start: 80}
 	var heard []event.Process
-	l := New(Options{Listener: hooks{peaked: func(id event.Process) { heard = append(heard, id) }}})
+	l := New(Options{Peaked: func(id event.Process) bool {
+		heard = append(heard, id)
+		return true
+	}})
 	for _, tt := range []struct {
 		name string
 		e    *event.Event
@@ -85,13 +88,14 @@ func TestMark(t *testing.T) {
 func TestPeakAcross(t *testing.T) {
 	below := New(Options{MaxSites: 50})
 	at := map[event.Process]int64{} // held below at the last peak
-	above := New(Options{Listener: hooks{peaked: func(id event.Process) {
+	above := New(Options{Peaked: func(id event.Process) bool {
 		at[id] = 0
 		for h := range below.UseByDevice(id) {
 			at[id] += h.Bytes
 		}
 		below.MarkPeak(id)
-	}}})
+		return true
+	}})
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(7, 7))})
 	ended := map[event.Process]bool{}
 	compared := 0

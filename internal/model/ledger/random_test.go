@@ -247,7 +247,7 @@ func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at str
 // A watcher has what each site had in use when it changed last.
 type watcher map[*Site]int64
 
-// hear is Listener.Changed.
+// hear is Options.Changed.
 func (w watcher) hear(s *Site) { w[s] = s.InuseBytes }
 
 // compare fails t where what w heard of proc's sites is not what they have in use.
@@ -290,7 +290,7 @@ func TestRandom(t *testing.T) {
 	seed := randomSeed(t)
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(seed, 0))})
 	w := watcher{}
-	l, m := New(Options{MaxEnded: math.MaxInt32, Listener: hooks{changed: w.hear}}), newModel()
+	l, m := New(Options{MaxEnded: math.MaxInt32, Changed: w.hear}), newModel()
 	seen := map[event.Op]int{}
 	var ended []event.Process
 	for i := range ops {

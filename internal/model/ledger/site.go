@@ -27,7 +27,7 @@ type Site struct {
 	// What of Counts was there at the last Reported.
 	ReportedObjects, ReportedBytes int64
 	// PeakBytes were in use at the process's peak: of memory on GPUs the one of the process
-	// (see Listener.Peaked), of other memory the highest total of its class.
+	// (see Options.Peaked), of other memory the highest total of its class.
 	PeakBytes                int64
 	InuseObjects, InuseBytes int64
 

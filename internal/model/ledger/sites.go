@@ -210,7 +210,7 @@ func (t *siteTable) foldable() (out []uint32) {
 // sum over the process's sites stays.
 func (t *siteTable) foldSite(i uint32) {
 	s := t.all[i]
-	t.p.leaving(s)
+	t.p.l.leaving(s)
 	t.updatePeak(s)
 	_, into := t.synthetic(s.Kind)
 	t.updatePeak(into)

@@ -1,11 +1,9 @@
 package ledger
 
 import (
-	"cmp"
 	"iter"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // ProcessTotals are the figures of one process. Bytes of different classes are never
@@ -97,7 +95,7 @@ func (l *Ledger) UseByDevice(proc event.Process) iter.Seq[DeviceUse] {
 // Sites yields every call site, by process and in order of appearance. What
 // is yielded is the ledger's own: it is valid until the next Apply or Forget.
 // The sum of a process's InuseBytes is its total in use, and of its PeakBytes
-// of class device its Peak, unless the Listener has other peaks.
+// of class device its Peak, unless Options.Peaked has other peaks.
 func (l *Ledger) Sites(yield func(*Site) bool) {
 	for p := range l.inOrder {
 		if !p.sites.each(yield) {
@@ -131,54 +129,26 @@ type Allocation struct {
 // process. Those of an ended process are what it held when it ended.
 func (l *Ledger) Live(yield func(Allocation) bool) {
 	for p := range l.inOrder {
-		for x := range p.items {
-			if !yield(p.allocation(&x)) {
-				return
-			}
+		if !p.eachLive(yield) {
+			return
 		}
 	}
 }
 
 // LiveOf yields those of one process.
 func (l *Ledger) LiveOf(proc event.Process) iter.Seq[Allocation] {
-	return func(yield func(Allocation) bool) {
-		p := l.lookup(proc)
-		for x := range p.items {
-			if !yield(p.allocation(&x)) {
-				return
-			}
+	return func(yield func(Allocation) bool) { l.lookup(proc).eachLive(yield) }
+}
+
+// eachLive returns whether yield wanted all.
+func (p *process) eachLive(yield func(Allocation) bool) bool {
+	for x := range p.items {
+		if !yield(p.allocation(&x)) {
+			return false
 		}
 	}
+	return true
 }
 
 // RowCount returns how many allocations Live yields.
 func (l *Ledger) RowCount() int { return l.held[Rows] }
-
-// An Extent is an address range [From, To) of memory of class device.
-type Extent struct {
-	From, To uint64
-	Site     *Site
-	time     uint64
-}
-
-// Extents returns the ranges that proc has and that have a row, oldest first.
-func (l *Ledger) Extents(proc event.Process) (all []Extent) {
-	p := l.lookup(proc)
-	add := func(from, to, time uint64, site uint32) {
-		if s := p.sites.all[site]; isExtent(event.SpacePointer, s) {
-			all = append(all, Extent{from, to, s, time})
-		}
-	}
-	for addr, r := range p.allocs.live[event.SpacePointer].all {
-		add(addr, addr+r.size, r.time, r.site)
-	}
-	p.vmm.eachMapping(func(m *mapping) {
-		if m.ph != nil && !m.ph.dead {
-			add(m.addr, m.end, m.time, m.ph.site)
-		}
-	})
-	sorting.Stable(all, func(a, b Extent) int {
-		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
-	})
-	return all
-}

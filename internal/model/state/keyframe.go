@@ -88,6 +88,7 @@ func (s *State) rebuild(r *record.Part) {
 	}
 	if sound && record.ReadFields(k.data, s.fieldsOf(r.Of)) {
 		k.of, k.data = k.of+1, nil
+		s.applyPieces(nil)
 		return
 	}
 	trace := s.trace

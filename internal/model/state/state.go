@@ -71,10 +71,8 @@ type State struct {
 	categories Categories
 	// laterModules are the modules that the end of the recording knows.
 	laterModules map[event.Process][]holders.Module
-	// tensorEvent is the event of the tensor layer that is being applied, nil for none.
-	tensorEvent *event.Event
-	wants       Wants
-	rebuilding  rebuilding
+	wants        Wants
+	rebuilding   rebuilding
 	observers
 }
 
@@ -138,14 +136,15 @@ func (s *State) init() {
 // openLedgers makes the ledgers of the layers, for so many live allocations each, 0 for
 // the default. The figures of a process at its peak are of one moment in all layers.
 func (s *State) openLedgers(maxLive int) {
-	options := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, Listener: listener{s: s}}
+	options := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, Changed: s.changed, Leaving: s.groups.count}
 	s.physical = physical.New(options)
 	s.gpus.physical = s.physical
 	s.physical.OnInherit = func(id event.Process) { s.peaks.follow(id, s.Held(id)) }
 	s.tensors = tensors.New(options)
-	s.tensors.OnPiece, s.tensors.Layout = s.applyPiece, s.history != nil || s.onPiece != nil
+	s.tensors.Layout = s.history != nil || s.onPiece != nil
 	s.peaks = &peaks{byProcess: map[event.Process]*peak{}, physical: s.physical, tensors: s.tensors}
-	options.Listener = driverListener{listener{s: s}, s.tensors}
+	options.Extents = true
+	options.Peaked = func(event.Process) bool { return false } // the driver's own memory counts, too: see peaks
 	s.ledger = ledger.New(options)
 	s.peaks.ledger = s.ledger
 	s.tensors.SetDriver(s.ledger)
@@ -254,6 +253,7 @@ func (s *State) applyEvent(e *event.Event) {
 		s.tensors.Apply(e)
 		s.ledger.Apply(e)
 		s.physical.Apply(e, "")
+		s.follow(e)
 		if e.Op == event.OpExec {
 			s.windows.ReplaceImage(e.Proc, e.Time)
 			s.steps.Forget(e.Proc)
@@ -262,19 +262,17 @@ func (s *State) applyEvent(e *event.Event) {
 	case e.Op.Tensor() && s.windows.Active():
 		s.windows.Apply(e)
 	case e.Op.Tensor():
-		s.tensorEvent = e
 		s.tensors.Apply(e)
-		s.tensorEvent = nil
+		s.applyPieces(e)
 		s.peaks.tensorsChanged(e)
 	case e.Op <= event.OpExit && e.Op != event.OpNone:
-		s.tensors.SetCall(e)
 		switch e.Op {
 		case event.OpContextDestroy, event.OpPrimaryRelease, event.OpPrimaryReset:
 			s.ledger.ApplyEnd(e, s.evidence(e))
 		default:
 			s.ledger.Apply(e)
 		}
-		s.tensors.SetCall(nil)
+		s.follow(e)
 		if s.peaks.mayRise(e.Proc) {
 			s.peaks.follow(e.Proc, s.Held(e.Proc))
 		}
@@ -291,16 +289,33 @@ func (s *State) applyEvent(e *event.Event) {
 	s.incidents.apply(e)
 }
 
-// applyPiece follows memory that comes to lie somewhere, or that ends.
-func (s *State) applyPiece(p tensors.Piece) {
-	if p.Site == nil {
-		s.steps.Apply(&p, s.tensorEvent)
+// changed follows a change of a call site of any layer.
+func (s *State) changed(x *ledger.Site) {
+	if s.onChange != nil {
+		s.onChange(x)
 	}
-	if s.history != nil {
-		s.history.addPiece(&p)
-	}
-	if s.onPiece != nil {
-		s.onPiece(p)
+}
+
+// follow tells the tensor layer what an event changed in the driver layer, nil for what shows
+// without an event.
+func (s *State) follow(e *event.Event) {
+	s.tensors.Follow(e)
+	s.applyPieces(nil)
+}
+
+// applyPieces follows memory that came to lie somewhere, or that ended, by an event of the tensor
+// layer or, with nil, of another.
+func (s *State) applyPieces(e *event.Event) {
+	for p := range s.tensors.TakePieces {
+		if p.Site == nil {
+			s.steps.Apply(p, e)
+		}
+		if s.history != nil {
+			s.history.addPiece(p)
+		}
+		if s.onPiece != nil {
+			s.onPiece(*p)
+		}
 	}
 }
 
@@ -350,6 +365,7 @@ func (s *State) endProcess(id event.Process, e *event.Event) {
 		s.physical.Rows.Release(id)
 		s.tensors.Release(id)
 	}
+	s.follow(nil)
 	s.windows.Exit(id, e.Time)
 	for _, child := range s.processes.children(id) {
 		if s.Held(child).Total > 0 && s.processes.sameProgram(id, child) {
@@ -437,6 +453,7 @@ func (s *State) compare() {
 	for _, id := range s.accounts.NewlyUnlisted() {
 		if !s.physical.Suspended(id) { // else a restore brings its allocations back
 			s.ledger.ApplyUnlisted(id, r.Begin)
+			s.follow(nil)
 		}
 	}
 	s.incidents.addReading()

@@ -23,7 +23,10 @@ func TestMemoryBeforeTheFirstTensor(t *testing.T) {
 			f(x, &one)
 		}
 	}
-	driver := func(f *feed, e *event.Event) { f.driver.Apply(e) }
+	driver := func(f *feed, e *event.Event) {
+		f.driver.Apply(e)
+		f.l.Follow(e)
+	}
 	layer := func(f *feed, e *event.Event) { f.l.Apply(e) }
 	alloc := func(kind event.Kind, stack, addr, size uint64) {
 		tell(driver, event.Event{Op: event.OpAlloc, Kind: kind, Stack: stack, Addr: addr, Size: size})

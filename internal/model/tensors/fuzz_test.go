@@ -23,10 +23,7 @@ type feed struct {
 
 func newFeed() *feed {
 	f := &feed{l: New(fuzzBounds), now: 1000}
-	bounds := fuzzBounds
-	bounds.Listener = driverListener{Extents: f.l, l: f.l}
-	f.driver = ledger.New(bounds)
-	f.l.SetDriver(f.driver)
+	f.driver = newDriver(f.l, fuzzBounds)
 	return f
 }
 
@@ -60,9 +57,7 @@ func (f *feed) apply(b []byte) {
 		f.l.Apply(e)
 	case what < 25:
 		e.Op, e.Kind, e.Size = event.OpAlloc, event.KindDevice, 4*e.Size
-		f.l.SetCall(e)
 		f.driver.Apply(e)
-		f.l.SetCall(nil)
 	case what < 28:
 		e.Op = event.OpFree
 		f.driver.Apply(e)
@@ -72,8 +67,6 @@ func (f *feed) apply(b []byte) {
 		which := take(2)
 		if take(3) == 0 {
 			e.Op = []event.Op{event.OpCaptureBegin, event.OpCaptureEnd}[which]
-			f.l.SetCall(e)
-			f.l.SetCall(nil)
 			break
 		}
 		e.Op = []event.Op{event.OpPrivatePoolBegin, event.OpPrivatePoolEnd}[which]
@@ -94,6 +87,10 @@ func (f *feed) apply(b []byte) {
 	default:
 		f.driver.Forget(e.Proc)
 		f.l.Forget(e.Proc)
+	}
+	f.l.Follow(e)
+	for range f.l.TakePieces {
+		continue
 	}
 }
 

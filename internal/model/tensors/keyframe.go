@@ -10,7 +10,7 @@ import (
 
 // Visit writes the Ledger to a keyframe, or reads it from one into a new Ledger, whose driver
 // layer was read before. That then shows the same figures, and further events change them as they
-// would here. OnPiece is called with all that is read.
+// would here. TakePieces yields all that is read.
 func (l *Ledger) Visit(f *record.Fields) {
 	l.Rows.Visit(f)
 	f.Bool(&l.seen)

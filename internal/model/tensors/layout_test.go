@@ -71,11 +71,12 @@ func follow(t *testing.T, seed uint64) []Piece {
 	r := rand.New(rand.NewPCG(seed, 2))
 	f := &follower{t: t, held: map[Piece]int{}}
 	l := New(ledger.Options{})
-	l.OnPiece, l.Layout = f.hear, true
+	l.Layout = true
 	procs := []event.Process{{PID: 7, Start: 1}, {PID: 8, Start: 1}}
 	sites := []*ledger.Site{{}, {}}
 	sites[1].Kind = event.KindVMM
 	for now := uint64(1); now < 500; now++ {
+		f.when = fmt.Sprintf("seed %d, event %d", seed, now)
 		proc := procs[r.IntN(2)]
 		addr := 0x1000 + uint64(r.IntN(64))*256
 		size := uint64(1+r.IntN(10)) * 128
@@ -88,9 +89,9 @@ func follow(t *testing.T, seed uint64) []Piece {
 			e.Op = event.OpTensorFree
 			l.Apply(e)
 		case n < 170:
-			l.Began(proc, addr, addr+4*size, sites[r.IntN(2)])
+			l.began(proc, addr, addr+4*size, sites[r.IntN(2)])
 		case n < 190:
-			l.Ended(proc, addr, addr+size)
+			l.ended(proc, addr, addr+size)
 		case n < 195:
 			l.Apply(&event.Event{Op: event.OpExec, Time: now, Proc: proc})
 		case n < 198:
@@ -101,7 +102,9 @@ func follow(t *testing.T, seed uint64) []Piece {
 			f.ends(l, proc)
 			l.Release(proc)
 		}
-		f.when = fmt.Sprintf("seed %d, event %d", seed, now)
+		for c := range l.TakePieces {
+			f.hear(*c)
+		}
 		held := map[Piece]bool{}
 		for c := range l.Pieces {
 			c.Pool, c.Device = false, 0
@@ -127,16 +130,19 @@ func follow(t *testing.T, seed uint64) []Piece {
 func TestPieceOfPool(t *testing.T) {
 	var heard []Piece
 	l := New(ledger.Options{})
-	l.OnPiece, l.Layout = func(c Piece) { heard = append(heard, c) }, true
+	l.Layout = true
 	proc := event.Process{PID: 7, Start: 1}
 	pages, other := &ledger.Site{}, &ledger.Site{}
 	pages.Kind = event.KindVMM
-	l.Began(proc, 2<<20, 4<<20, pages)
-	l.Began(proc, 4<<20, 6<<20, pages)
-	l.Began(proc, 32<<20, 40<<20, other)
+	l.began(proc, 2<<20, 4<<20, pages)
+	l.began(proc, 4<<20, 6<<20, pages)
+	l.began(proc, 32<<20, 40<<20, other)
 	l.Apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: 1, Proc: proc, Addr: 2 << 20, Size: 512, Handle: event.NoTotal})
-	l.Ended(proc, 4<<20, 6<<20)
-	l.Ended(proc, 32<<20, 40<<20)
+	l.ended(proc, 4<<20, 6<<20)
+	l.ended(proc, 32<<20, 40<<20)
+	for c := range l.TakePieces {
+		heard = append(heard, *c)
+	}
 	type what struct{ ended, pool, expandable, small bool }
 	var got []what
 	for i := range heard {

@@ -161,8 +161,8 @@ func (pool *Pool) countHanded() {
 	pool.handed, pool.Site.HasTensors = true, true
 }
 
-// reportPool reports to the driver layer's listener that tensors changed how much of a pool
-// they use.
+// reportPool reports to whoever hears of the driver layer that tensors changed how much of a
+// pool they use.
 func (m *memory) reportPool(pool *Pool) {
 	if driver := m.p.l.driver; driver != nil && pool.Site != nil {
 		driver.SiteChanged(pool.Site)
@@ -194,10 +194,10 @@ func (m *memory) each(yield func(event.Process, Pool) bool) bool {
 	return true
 }
 
-// begin adds the extent [from, to) of a call site.
-func (m *memory) begin(from, to uint64, at *ledger.Site) {
-	m.end(from, to) // what is there ended without being seen
-	m.insert(&extent{from: from, to: to, device: at.Device, private: m.p.privatePool(at)}, at)
+// begin adds an extent that began by an event, nil for one that is not known.
+func (m *memory) begin(x *ledger.Extent, e *event.Event) {
+	m.end(x.From, x.To) // what is there ended without being seen
+	m.insert(&extent{from: x.From, to: x.To, device: x.Site.Device, private: m.p.privatePool(x.Site, e)}, x.Site)
 }
 
 func (m *memory) insert(x *extent, at *ledger.Site) {

@@ -235,7 +235,7 @@ func TestModel(t *testing.T) {
 					addr, size = x.to, (x.to-x.from)/4
 				}
 				what = fmt.Sprintf("begin %x %x", addr, 4*size)
-				l.Began(proc, addr, addr+4*size, at)
+				l.began(proc, addr, addr+4*size, at)
 				m.end(addr, addr+4*size)
 				m.extents = append(m.extents, modelExtent{addr, addr + 4*size, at})
 			case n < 19:
@@ -244,7 +244,7 @@ func TestModel(t *testing.T) {
 					addr, size = x.from, x.to-x.from
 				}
 				what = fmt.Sprintf("end %x %x", addr, size)
-				l.Ended(proc, addr, addr+size)
+				l.ended(proc, addr, addr+size)
 				m.end(addr, addr+size)
 			default:
 				what = "mark"

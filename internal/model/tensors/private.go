@@ -35,10 +35,8 @@ type window struct {
 // windows are those of one process that are open, by age.
 type windows []window
 
-// SetCall sets the call in which the memory comes that Began adds next, nil for none:
-// memory that Began adds then is older than the process's first window.
-func (l *Ledger) SetCall(e *event.Event) {
-	l.during = e
+// capture applies an event that begins or ends a stream capture.
+func (l *Ledger) capture(e *event.Event) {
 	if e == nil || e.Op != event.OpCaptureBegin && e.Op != event.OpCaptureEnd {
 		return
 	}
@@ -90,9 +88,10 @@ func (m *memory) doubt(device int32) {
 	})
 }
 
-// privatePool returns the pool of memory that begins at a call site.
-func (p *process) privatePool(at *ledger.Site) holder.PoolID {
-	if e := p.l.during; e != nil && e.Proc == p.id {
+// privatePool returns the pool of memory that begins at a call site by an event, nil for one that
+// is not known.
+func (p *process) privatePool(at *ledger.Site, e *event.Event) holder.PoolID {
+	if e != nil && e.Proc == p.id {
 		return p.windows.serves(at.Device, e.TID, at.Kind == event.KindDevice)
 	}
 	return holder.PoolID{}

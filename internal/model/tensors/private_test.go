@@ -11,16 +11,24 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
 
-// driverListener is the Listener of the driver layer, as package state has it.
-type driverListener struct {
-	ledger.NoListener
-	ledger.Extents
-	l *Ledger
+// began and ended tell l where the driver layer's memory began to lie, by no call that is known,
+// or ended.
+func (l *Ledger) began(proc event.Process, from, to uint64, at *ledger.Site) {
+	l.follow(&ledger.Extent{Proc: proc, From: from, To: to, Site: at}, nil)
 }
 
-func (h driverListener) Peaked(id event.Process) bool {
-	h.l.MarkPeak(id)
-	return true
+func (l *Ledger) ended(proc event.Process, from, to uint64) { l.began(proc, from, to, nil) }
+
+// newDriver returns a ledger of the driver layer that l follows, and whose peaks are l's too.
+func newDriver(l *Ledger, opt ledger.Options) *ledger.Ledger {
+	opt.Extents = true
+	opt.Peaked = func(id event.Process) bool {
+		l.MarkPeak(id)
+		return true
+	}
+	driver := ledger.New(opt)
+	l.SetDriver(driver)
+	return driver
 }
 
 // layers are the driver's and that of tensors, as package state has them.
@@ -31,22 +39,16 @@ type layers struct {
 
 func newLayers() *layers {
 	l := New(ledger.Options{})
-	driver := ledger.New(ledger.Options{Listener: driverListener{Extents: l, l: l}})
-	l.SetDriver(driver)
-	return &layers{l, driver}
+	return &layers{l, newDriver(l, ledger.Options{})}
 }
 
 func (f *layers) apply(e *event.Event) {
-	switch {
-	case e.Op == event.OpExec, e.Op == event.OpExit:
+	if e.Op.Tensor() || e.Op == event.OpExec || e.Op == event.OpExit {
 		f.l.Apply(e)
+	}
+	if !e.Op.Tensor() {
 		f.driver.Apply(e)
-	case e.Op.Tensor():
-		f.l.Apply(e)
-	default:
-		f.l.SetCall(e)
-		f.driver.Apply(e)
-		f.l.SetCall(nil)
+		f.l.Follow(e)
 	}
 }
 

@@ -17,7 +17,7 @@ func BenchmarkSegments(b *testing.B) {
 		addr := 1<<40 + i*2*size
 		if addr%largeSegment < 2*size || i == 0 {
 			from := addr / largeSegment * largeSegment
-			l.Began(proc, from, from+largeSegment, site)
+			l.began(proc, from, from+largeSegment, site)
 		}
 		l.Apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: i + 1, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal})
 	}
@@ -32,7 +32,7 @@ func BenchmarkSegments(b *testing.B) {
 func TestSegmentsOfAnEnded(t *testing.T) {
 	l := New(ledger.Options{})
 	l.process(proc)
-	l.Began(proc, largeSegment, 2*largeSegment, &ledger.Site{})
+	l.began(proc, largeSegment, 2*largeSegment, &ledger.Site{})
 	l.Apply(reported(event.OpTensorAlloc, 1, largeSegment, 1<<20))
 	before := l.Segments(proc)
 	for at := range uint64(2) {

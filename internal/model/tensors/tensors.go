@@ -30,9 +30,6 @@ const (
 type Ledger struct {
 	// Rows are of class tensor: one for each.
 	Rows *ledger.Ledger
-	// OnPiece, if set, is called with each Piece that comes to lie somewhere, and with its
-	// end, in order. The end of a process ends no piece: see PieceEnds.
-	OnPiece func(Piece)
 	// Layout, if set before the first event: there are pieces of processes without
 	// tensors too, and those of ended processes stay.
 	Layout bool
@@ -44,8 +41,8 @@ type Ledger struct {
 	freers freerTable
 	seen   bool // a tensor
 	loss   *loss.Set
-	during *event.Event // see SetCall
-	row    event.Event  // that Rows gets for a tensor
+	pieces []Piece     // see TakePieces
+	row    event.Event // that Rows gets for a tensor
 }
 
 var causes loss.Causes
@@ -63,7 +60,7 @@ var (
 	lossTotals    = causes.Add("tensor_totals_differ", "tensors made or freed without being seen, as the allocator's own totals show")
 )
 
-// New returns an empty Ledger. The Listener in opt hears of its Rows.
+// New returns an empty Ledger. The functions in opt are called for its Rows.
 func New(opt ledger.Options) *Ledger {
 	l := &Ledger{procs: map[event.Process]*process{}, loss: loss.New(causes)}
 	l.fates = fateTable{processes: map[event.Process]*processFates{}, sweepAt: maxFates, loss: l.loss}
@@ -72,8 +69,8 @@ func New(opt ledger.Options) *Ledger {
 	return l
 }
 
-// SetDriver sets the ledger of the driver layer, in whose memory tensors lie. It reports to l
-// as its Extents. Processes without tensors have none here.
+// SetDriver sets the ledger of the driver layer, in whose memory tensors lie: see Follow.
+// Processes without tensors have no memory here.
 func (l *Ledger) SetDriver(driver *ledger.Ledger) { l.driver = driver }
 
 // Loss returns every cause of loss of the layer.
@@ -107,7 +104,7 @@ func (l *Ledger) add(id event.Process) *process {
 func (p *process) adopt() {
 	if p.l.driver != nil && !p.ended {
 		for _, x := range p.l.driver.Extents(p.id) {
-			p.l.Began(p.id, x.From, x.To, x.Site)
+			p.l.follow(&x, nil)
 		}
 	}
 }
@@ -123,7 +120,7 @@ func (l *Ledger) lookup(id event.Process) *process {
 	return &unknown
 }
 
-// Apply applies one event: of the allocator (see SetCall for others), or an exec or exit,
+// Apply applies one event: of the allocator (see Follow for others), or an exec or exit,
 // which comes here before the ledger of the driver layer has it. It does not keep e.
 func (l *Ledger) Apply(e *event.Event) {
 	switch e.Op {
@@ -179,22 +176,27 @@ func (p *process) applyAllocator(e *event.Event) {
 	}
 }
 
-// Began adds [from, to): memory that the driver handed out at a call site. Began and
-// Ended are a ledger.Extents.
-func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
-	p := l.procs[proc]
-	if p == nil && l.Layout {
-		p = l.process(proc)
-	}
-	if p != nil && !p.ended && from < to {
-		p.memory.begin(from, to, at)
+// Follow applies what the driver layer's ledger made of an event e of that layer: which of its
+// memory began, and which ended. Where e is nil, memory that begins is older than the process's
+// first window.
+func (l *Ledger) Follow(e *event.Event) {
+	l.capture(e)
+	for x := range l.driver.TakeExtents {
+		l.follow(x, e)
 	}
 }
 
-// Ended removes [from, to): it is handed out no more.
-func (l *Ledger) Ended(proc event.Process, from, to uint64) {
-	if p := l.procs[proc]; p != nil && !p.ended {
-		p.memory.end(from, to)
+func (l *Ledger) follow(x *ledger.Extent, e *event.Event) {
+	p := l.procs[x.Proc]
+	if p == nil && l.Layout && x.Site != nil {
+		p = l.process(x.Proc)
+	}
+	switch {
+	case p == nil || p.ended:
+	case x.Site == nil:
+		p.memory.end(x.From, x.To)
+	case x.From < x.To:
+		p.memory.begin(x, e)
 	}
 }
 

@@ -1,0 +1,64 @@
+package ledger
+
+import (
+	"cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
+)
+
+// An Extent is an address range [From, To) of memory of class device.
+type Extent struct {
+	Proc     event.Process
+	From, To uint64
+	Site     *Site // nil where it ended
+	time     uint64
+}
+
+// Extents returns the ranges that proc has and that have a row, oldest first.
+func (l *Ledger) Extents(proc event.Process) (all []Extent) {
+	p := l.lookup(proc)
+	add := func(from, to, time uint64, site uint32) {
+		if s := p.sites.all[site]; s.Kind.Class() == event.ClassDevice {
+			all = append(all, Extent{proc, from, to, s, time})
+		}
+	}
+	for addr, r := range p.allocs.live[event.SpacePointer].all {
+		add(addr, addr+r.size, r.time, r.site)
+	}
+	p.vmm.eachMapping(func(m *mapping) {
+		if m.ph != nil && !m.ph.dead {
+			add(m.addr, m.end, m.time, m.ph.site)
+		}
+	})
+	sorting.Stable(all, func(a, b Extent) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	})
+	return all
+}
+
+// TakeExtents yields each that began or ended since it was called last, in order. Those of a
+// process that is frozen, dropped or forgotten do not end.
+func (l *Ledger) TakeExtents(yield func(*Extent) bool) {
+	for i := range l.extents {
+		if !yield(&l.extents[i]) {
+			break
+		}
+	}
+	if l.extents = l.extents[:0]; cap(l.extents) > 1<<10 {
+		l.extents = nil // the end of a context must not keep its scratch
+	}
+}
+
+// began and ended note the range of an allocation, if it is on a device.
+func (p *process) began(space event.Space, from, to uint64, s *Site) {
+	if p.l.opt.Extents && space == event.SpacePointer && s.Kind.Class() == event.ClassDevice {
+		p.l.extents = append(p.l.extents, Extent{Proc: p.id, From: from, To: to, Site: s})
+	}
+}
+
+func (p *process) ended(space event.Space, from, to uint64) {
+	if p.l.opt.Extents && space == event.SpacePointer {
+		p.l.extents = append(p.l.extents, Extent{Proc: p.id, From: from, To: to})
+	}
+}
