@@ -102,7 +102,7 @@ func (by By) WithPatterns(texts []string) (By, error) {
 	case i < 0 && len(texts) > 0:
 		return nil, errors.New("--pattern needs --by pattern")
 	case i >= 0 && len(texts) == 0:
-		return nil, errors.New("--by pattern needs a --pattern or several, such as --pattern 'attention=attn'")
+		return nil, errors.New("--by pattern needs a --pattern or several, such as --pattern 'attention=Attention'")
 	case i < 0:
 		return by, nil
 	}
@@ -114,7 +114,7 @@ func (by By) WithPatterns(texts []string) (By, error) {
 	for _, text := range texts {
 		name, expression, ok := strings.Cut(text, "=")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("--pattern %q: want NAME=EXPRESSION, such as 'attention=attn'", text)
+			return nil, fmt.Errorf("--pattern %q: want NAME=EXPRESSION, such as 'attention=Attention'", text)
 		}
 		r, err := regexp.Compile(expression)
 		if err != nil {
