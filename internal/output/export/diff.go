@@ -250,10 +250,10 @@ func diffStacks(page *render.Page, a, b *snapshot.Snapshot, o Options) {
 	}
 	shown := rows[:o.top(len(rows))]
 	page.Heading("By stack: %d of %d that changed", len(shown), len(rows))
-	t := table.New(append([]table.Column{table.SignedBytes("CHANGE"), table.SignedCount("OBJECTS"), table.Bytes("BEFORE"), table.Bytes("AFTER")}, by[1:].columns()...)...)
+	t, add := stackTable(by, table.SignedBytes("CHANGE"), table.SignedCount("OBJECTS"), table.Bytes("BEFORE"), table.Bytes("AFTER"))
 	for _, x := range shown {
 		before, after := &x.sums[0], &x.sums[1]
-		t.AddAbove(x.values[:1], append([]any{x.change(), x.objects(), before.InuseBytes, after.InuseBytes}, table.Texts(x.values[1:])...)...)
+		add(x.values, x.change(), x.objects(), before.InuseBytes, after.InuseBytes)
 	}
 	t.Text(page)
 }

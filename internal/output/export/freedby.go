@@ -11,14 +11,7 @@ import (
 var ofFreers = parts{
 	face:  &turnover,
 	lacks: []string{"peak_bytes"},
-	of: func(s *snapshot.Snapshot) (out []*snapshot.Sample, by map[*snapshot.Sample]string) {
-		by = map[*snapshot.Sample]string{}
-		part := func(of *snapshot.Sample, name string, v snapshot.Values) {
-			if v != (snapshot.Values{}) {
-				x := &snapshot.Sample{Stack: of.Stack, Labels: of.Labels, Values: v}
-				out, by[x] = append(out, x), name
-			}
-		}
+	of: func(s *snapshot.Snapshot, part func(*snapshot.Sample, string, snapshot.Values) *snapshot.Sample) {
 		left := make([]amount, len(s.Samples))
 		for i := range s.Samples {
 			if s.Samples[i].Kind == snapshot.Tensor {
@@ -37,6 +30,5 @@ var ofFreers = parts{
 			part(x, "[in use]", snapshot.Values{AllocBytes: left[i].InuseBytes, AllocObjects: left[i].InuseObjects, InuseBytes: left[i].InuseBytes, InuseObjects: left[i].InuseObjects})
 			part(x, "[not known]", snapshot.Values{AllocBytes: left[i].FreedBytes, AllocObjects: left[i].FreedObjects})
 		}
-		return out, by
 	},
 }

@@ -19,13 +19,7 @@ import (
 // segments of caching allocators, the stacks that hold most, failed calls, and losses.
 func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	s = s.ByRank()
-	page := render.NewPage(w, o.Width, o.Color)
-	liveTitle(page, s)
-	when := whenOf(&s.Meta)
-	wrong(page, s)
-	processes(page, s.Processes, when)
-	accounts(page, s.Accounts, when)
-	allocators(page, s.Allocators, when)
+	page := traced(w, s, o)
 	held := "In use"
 	if s.Meta.Peaks {
 		held = "At the peak"
@@ -37,11 +31,17 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	return page.Flush("write table")
 }
 
-// wrong writes what is wrong at the moment of s, if anything is.
-func wrong(page *render.Page, s *snapshot.Snapshot) {
+// traced begins a page of what was traced: what is wrong, and totals.
+func traced(w io.Writer, s *snapshot.Snapshot, o Options) *render.Page {
+	page, when := render.NewPage(w, o.Width, o.Color), whenOf(&s.Meta)
+	liveTitle(page, s)
 	if v := findings.Find(s, s); len(v.Findings) > 0 {
 		v.Show(page, false)
 	}
+	processes(page, s.Processes, when)
+	accounts(page, s.Accounts, when)
+	allocators(page, s.Allocators, when)
+	return page
 }
 
 // liveTitle begins a page of what was traced, or of a moment of a recording.
@@ -151,17 +151,17 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 		calls += s.Processes[i].Failed
 		outOfMemory += s.Processes[i].OutOfMemory
 	}
-	shown, stacks, _ := most(s, func(v *snapshot.Values) int64 { return v.FailedObjects }, o)
+	by := stackBy(s.Several())
+	shown, stacks, _ := most(s, by, func(v *snapshot.Values) int64 { return v.FailedObjects }, o)
 	if calls > 0 || stacks > 0 {
 		page.Heading("Calls of CUDA that failed: %d, of which %d for want of memory. One request can fail in several calls", calls, outOfMemory)
 	}
 	if stacks == 0 {
 		return
 	}
-	labels := shownLabels(s.Several())
-	t := stackTable(labels, table.Count("CALLS"), table.TextRight("EACH ASKED FOR"))
+	t, add := stackTable(by, table.Count("CALLS"), table.TextRight("EACH ASKED FOR"))
 	for _, x := range shown {
-		addStack(t, labels, x, x.FailedObjects, each(x.FailedObjects, x.FailedBytes, true))
+		add(by.values(x), x.FailedObjects, each(x.FailedObjects, x.FailedBytes, true))
 	}
 	t.Text(page)
 }
@@ -246,13 +246,7 @@ func about(page *render.Page, notes []string) {
 // segments, failed calls, and every loss. verbose adds the counters that are zero.
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	s = s.ByRank()
-	page := render.NewPage(w, 0, false)
-	liveTitle(page, s)
-	when := whenOf(&s.Meta)
-	wrong(page, s)
-	processes(page, s.Processes, when)
-	accounts(page, s.Accounts, when)
-	allocators(page, s.Allocators, when)
+	page := traced(w, s, Options{})
 	failures(page, s, Options{Top: 3})
 	lost, notes := loss.Telling(s.Loss), withoutMemo(s.Notes)
 	if verbose {

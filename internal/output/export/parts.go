@@ -12,8 +12,9 @@ type parts struct {
 	face *face // the figures that pages show
 	// lacks are the figures that parts do not have.
 	lacks []string
-	// of returns the parts of the samples of s, and the column's value of each.
-	of func(s *snapshot.Snapshot) ([]*snapshot.Sample, map[*snapshot.Sample]string)
+	// of makes the parts of the samples of s: part makes one of a sample, whose value in the column is name,
+	// unless v is zero.
+	of func(s *snapshot.Snapshot, part func(of *snapshot.Sample, name string, v snapshot.Values) *snapshot.Sample)
 }
 
 // parted returns the index of the column that has parts, -1 for none.
@@ -29,9 +30,15 @@ func (by By) Parts() bool { return by.parted() >= 0 }
 func (by By) samples(s *snapshot.Snapshot) (By, []*snapshot.Sample) {
 	by, samples := slices.Clone(by), pointers(s.Samples)
 	if i := by.parted(); i >= 0 {
-		var value map[*snapshot.Sample]string
-		samples, value = by[i].parts.of(s)
-		by[i].of = func(x *snapshot.Sample) string { return value[x] }
+		value := map[*snapshot.Sample]string{}
+		by[i].of, samples = func(x *snapshot.Sample) string { return value[x] }, nil
+		by[i].parts.of(s, func(of *snapshot.Sample, name string, v snapshot.Values) *snapshot.Sample {
+			x := &snapshot.Sample{Stack: of.Stack, Labels: of.Labels, Values: v}
+			if v != (snapshot.Values{}) {
+				samples, value[x] = append(samples, x), name
+			}
+			return x
+		})
 	}
 	for i := range by {
 		if c := &by[i]; c.beside {

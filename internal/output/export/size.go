@@ -13,13 +13,7 @@ import (
 var ofSizes = parts{
 	face:  &sized,
 	lacks: []string{"peak_bytes", "alloc_bytes", "alloc_objects", "freed_bytes", "freed_objects", "net_bytes", "net_objects"},
-	of: func(s *snapshot.Snapshot) (out []*snapshot.Sample, size map[*snapshot.Sample]string) {
-		size = map[*snapshot.Sample]string{}
-		part := func(of *snapshot.Sample, name string, v snapshot.Values) *snapshot.Sample {
-			x := &snapshot.Sample{Stack: of.Stack, Labels: of.Labels, Values: v}
-			out, size[x] = append(out, x), name
-			return x
-		}
+	of: func(s *snapshot.Snapshot, part func(*snapshot.Sample, string, snapshot.Values) *snapshot.Sample) {
 		type key struct{ sample, digits int }
 		found := map[key]*snapshot.Sample{}
 		rest := make([]snapshot.Values, len(s.Samples))
@@ -33,20 +27,18 @@ var ofSizes = parts{
 			if of.Kind == snapshot.Cached {
 				continue // a segment, whose tensors have rows of their own
 			}
+			one := snapshot.Values{InuseBytes: a.Size, InuseObjects: 1}
+			rest[a.Sample].Sub(&one)
 			k := key{a.Sample, bits.Len64(uint64(max(a.Size, 0)))}
-			if found[k] == nil {
-				found[k] = part(of, sizeClass(k.digits), snapshot.Values{})
+			if x := found[k]; x != nil {
+				x.Add(&one)
+			} else {
+				found[k] = part(of, sizeClass(k.digits), one)
 			}
-			one := &snapshot.Values{InuseBytes: a.Size, InuseObjects: 1}
-			found[k].Add(one)
-			rest[a.Sample].Sub(one)
 		}
 		for i := range rest {
-			if rest[i] != (snapshot.Values{}) {
-				part(&s.Samples[i], "", rest[i])
-			}
+			part(&s.Samples[i], "", rest[i])
 		}
-		return out, size
 	},
 }
 

@@ -23,7 +23,7 @@ func TestRowsThatLookAlike(t *testing.T) {
 		sample(16, "activation", "model.layers[2]", leaf, one),
 	}}
 	var got []int64
-	for _, row := range alike(s) {
+	for _, row := range alike(s, stackBy(s.Several())) {
 		got = append(got, row.InuseBytes)
 	}
 	if len(got) != 3 || got[0] != 21 || got[1] != 2 || got[2] != 8 {
