@@ -186,9 +186,9 @@ func (r *reportCommand) lacking(path string, x *answer) error {
 	case slices.Contains(r.by, "freed-by") && x.shown.Freed == nil:
 		return usagef("this recording does not have the places where tensors were freed: trace with --tensors --free-stacks")
 	case (slices.Contains(r.by, "holder") || slices.Contains(r.by, "module_path")) && !tellsHolders(x.shown):
-		return usagef("%s does not say which objects hold memory. Make one that does with sudo gpumemtrace -p PID --tensors --holders 10s --record RUN; of a running process, sudo gpumemtrace holders -p PID shows what holds memory now", path)
+		return usagef("%s does not say which objects hold memory. Make one that does with sudo gpumemtrace -p PID --tensors --holders 30s --record RUN; of a running process, sudo gpumemtrace holders -p PID shows what holds memory now", path)
 	case r.windows && x.shown.Meta.Windows == nil:
-		return usagef("%s has no windows of tensors: --windows needs a recording (--tensors-window --record)", path)
+		return usagef("%s has no windows of tensors: record with --tensors-window", path)
 	case r.steps && !x.recorded:
 		return usagef("%s is a profile, which has no steps: --steps needs a recording (--record)", path)
 	case !r.opts.Segments || len(x.shown.Allocators) > 0:

@@ -222,7 +222,7 @@ func read(file string, f func(record.Record) error) (err error) {
 var ErrTooLong = errors.New("the run is too long to repeat")
 
 // ErrWindows says that most tensors of a run were not seen.
-var ErrWindows = errors.New("it lacks the tensors between windows (--tensors-window), so that the run cannot be repeated: record with --tensors")
+var ErrWindows = errors.New("it lacks the tensors between windows (--tensors-window), so the run cannot be repeated: record with --tensors")
 
 // window is by how many nanoseconds events may be out of order.
 const window = 50_000_000

@@ -134,7 +134,7 @@ func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *s
 	}
 	all := group{samples: samples}
 	if m.Driver != "" && slices.Contains(names, "module") && all.modules() == 0 && slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return s.Module != "" }) {
-		page.Line("A row has all modules of one class: trace with --holders 10s to count them, and to tell them apart (--by module_path).")
+		page.Line("A row has all modules of one class: trace with --holders 30s to count them, and to tell them apart (--by module_path).")
 	}
 	if strings.HasPrefix(m.StackMode, "frame pointers") && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return stacks.Python(s.Stack) }) {
 		page.Line("No Python frames were recorded: trace with --stacks unwind.")

@@ -94,7 +94,7 @@ func ParseBy(names ...string) (By, error) {
 // elsewhereSaid names the commands that answer what no grouping does.
 var elsewhereSaid = map[string]string{
 	"shape": "shapes are a page of their own: give --by shape alone",
-	"layer": "the layers of a model are its modules. Trace with --tensors --holders 10s --record RUN, then give --by module_path; without --holders, --by module shows their classes",
+	"layer": "the layers of a model are its modules. Trace with --tensors --holders 30s --record RUN, then give --by module_path; without --holders, --by module shows their classes",
 }
 
 // nearest suggests a grouping that begins like a name that none has, "" for none.

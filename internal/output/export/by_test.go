@@ -90,7 +90,7 @@ func TestModulesCounted(t *testing.T) {
 		}
 		return b.String()
 	}
-	const advice, column = "trace with --holders 10s", "  MODULES  "
+	const advice, column = "trace with --holders 30s", "  MODULES  "
 	if text := page(); strings.Contains(text, column) || !strings.Contains(text, advice) {
 		t.Errorf("without paths: %s", text)
 	}

@@ -38,7 +38,7 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		page.Line("Steps that began between %v and %v after the beginning of the trace", o.Before.Meta.Duration, s.Meta.Duration)
 	}
 	if s.Meta.Windows != nil {
-		page.Line("Steps of %s: what happened between them was not seen, nor what grew", s.Meta.Windows.String())
+		page.Line("Steps of %s: what happened between them was not seen", s.Meta.Windows.String())
 	}
 	shown := false
 	for i := range s.Steps {
