@@ -32,7 +32,6 @@ GM_MAP(unwind_stats, GM_MAP_ARRAY, UW_STAT_MAX, 0, u32, u64);
 GM_MAP(unwind_errors, GM_MAP_HASH, 512, 0, u32, u64);
 
 const volatile u32 cfg_memo = 1;
-const volatile u32 cfg_copies = 1; /* user space unwinds copies */
 const volatile u32 cfg_verify_stacks = 0; /* every how many hits; 0: never */
 
 enum uw_stack_flags {
@@ -198,7 +197,7 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 	if (!known || uw_tables(u->error)) {
 		uw_report(u->key.pid, u->tid);
 		uw_save_texts(slot);
-		if (cfg_copies && uw_copy(slot)) {
+		if (uw_copy(slot)) {
 			uw_count(UW_COPIED);
 			return;
 		}

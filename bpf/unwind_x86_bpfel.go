@@ -72,7 +72,6 @@ const (
 	UnwindProgGmUnwindCopy           = "gm_unwind_copy"
 	UnwindProgNativeTracerEntry      = "native_tracer_entry"
 	UnwindVarCfgAll                  = "cfg_all"
-	UnwindVarCfgCopies               = "cfg_copies"
 	UnwindVarCfgFollow               = "cfg_follow"
 	UnwindVarCfgFreeStacks           = "cfg_free_stacks"
 	UnwindVarCfgMemo                 = "cfg_memo"
@@ -213,7 +212,6 @@ type UnwindMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindVariableSpecs struct {
 	CfgAll                  *ebpf.VariableSpec `ebpf:"cfg_all"`
-	CfgCopies               *ebpf.VariableSpec `ebpf:"cfg_copies"`
 	CfgFollow               *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgFreeStacks           *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgMemo                 *ebpf.VariableSpec `ebpf:"cfg_memo"`
@@ -381,7 +379,6 @@ func (m *UnwindMaps) Close() error {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindVariables struct {
 	CfgAll                  *ebpf.Variable `ebpf:"cfg_all"`
-	CfgCopies               *ebpf.Variable `ebpf:"cfg_copies"`
 	CfgFollow               *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgFreeStacks           *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgMemo                 *ebpf.Variable `ebpf:"cfg_memo"`

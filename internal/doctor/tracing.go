@@ -21,7 +21,6 @@ type trial struct {
 	took   time.Duration
 	err    error // tracing cannot start
 	stacks error // the unwinder cannot
-	memo   error // the memo cannot
 	end    error // of taking it down again
 	call   call
 	// trap is what one probe takes of a call here; trapErr: not known.
@@ -41,7 +40,7 @@ func readTrial() (t trial) {
 	var taker unwind.Capture
 	begin := time.Now()
 	tracer, err := probes.Open(probes.Options{Stacks: &taker})
-	t.took, t.err, t.stacks, t.memo = time.Since(begin), err, taker.Err(), taker.MemoErr()
+	t.took, t.err, t.stacks = time.Since(begin), err, taker.Err()
 	if err == nil {
 		t.call = readCall(tracer, &taker)
 		t.end = tracer.Close()
@@ -117,7 +116,7 @@ func checkTracing(t trial) []Check {
 	switch {
 	case t.trapErr != nil:
 		g.warn("cost", "please report this, with the kernel's version", "not known: %v", t.trapErr)
-	case t.stacks != nil || t.memo != nil:
+	case t.stacks != nil:
 		g.ok("cost", "a traced call has two traps, each %s here", micros(t.trap))
 	default:
 		g.ok("cost", "a traced call has two traps, each %s here, and BPF programs take %s", micros(t.trap), programCost)
@@ -138,8 +137,6 @@ func checkStacks(g *group, t trial) {
 		g.warn("stacks", report, "not known, because a test call in this process could not be traced: %v", c.err)
 	case c.why != nil:
 		g.warn("stacks", report, "not complete: the stack of a test call in this process has %d frames: %v", c.frames, c.why)
-	case t.memo != nil:
-		g.warn("stacks", report, "complete, native and Python; but the memo cannot run, so each stack is unwound in full, which costs several times more: %v", t.memo)
 	case !c.memoized:
 		g.warn("stacks", report, "complete, native and Python; but the memo does not recognize a repeated stack, so each stack is unwound in full, which costs several times more")
 	default:

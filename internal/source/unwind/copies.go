@@ -47,9 +47,6 @@ type copies struct {
 }
 
 func (u *Unwinder) startCopies() error {
-	if u.kernel.copy == nil {
-		return nil
-	}
 	return u.copies.start(u.kernel.maps["copies"], u.unwindCopies)
 }
 

@@ -5,11 +5,11 @@ import (
 	"maps"
 	"runtime"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 )
@@ -38,11 +38,8 @@ var goSideMaps = []string{"apm_int_procs", "reported_pids"}
 type kernel struct {
 	maps  map[string]*ebpf.Map // without those of Options
 	exit  *ebpf.Program        // exitProgram
-	copy  *ebpf.Program        // copyProgram, nil where it cannot run
+	copy  *ebpf.Program        // copyProgram
 	table *ebpf.MapSpec        // of one executable's unwind table
-	// memoErr is why the memo could not be loaded, nil if it is on or was not asked for,
-	// and copyErr why there is no copyProgram.
-	memoErr, copyErr error
 }
 
 // newKernel makes the maps, and returns a function that loads the programs, which may run
@@ -87,35 +84,31 @@ func configure(spec *ebpf.CollectionSpec, opts Options) error {
 		ours["cfg_memo"] = uint32(0)
 	}
 	for _, constants := range []map[string]any{system, opts.Constants, ours} {
-		if err := setAll(spec, constants); err != nil {
-			return err
+		for name, value := range constants {
+			v, ok := spec.Variables[name]
+			if !ok {
+				continue // a constant of a program that is not in this object
+			}
+			if err := v.Set(value); err != nil {
+				return fmt.Errorf("constant %s: %w", name, err)
+			}
 		}
 	}
 	return nil
 }
 
 // loadPrograms loads the programs in parallel: nearly all of the time is the verifier's.
-// Only exitProgram is required.
 func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
-	var all sync.WaitGroup
-	all.Go(func() { k.copy, k.copyErr = k.load(spec, copyProgram, nil, opts) })
-	var err error
-	all.Go(func() { k.exit, err = k.load(spec, exitProgram, nil, opts) })
-	all.Wait()
-	without := map[string]any{}
-	if k.copyErr != nil {
-		without["cfg_copies"] = uint32(0)
-	}
-	if err != nil && !opts.NoMemo {
-		k.memoErr = err
-		without["cfg_memo"] = uint32(0)
-	}
-	if len(without) == 0 {
+	var both errgroup.Group
+	both.Go(func() (err error) {
+		k.copy, err = k.load(spec, copyProgram, opts)
 		return err
-	}
-	k.exit.Close()
-	k.exit, err = k.load(spec, exitProgram, without, opts)
-	return err
+	})
+	both.Go(func() (err error) {
+		k.exit, err = k.load(spec, exitProgram, opts)
+		return err
+	})
+	return both.Wait()
 }
 
 // slots returns how many stacks may be captured at one time: one on each CPU, and those of
@@ -177,13 +170,10 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 // would be verified again with a log of a hundred megabytes.
 var programOptions = ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}
 
-// load loads one program of spec. constants replace those of spec.
-func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[string]any, opts Options) (*ebpf.Program, error) {
+// load loads one program of spec.
+func (k *kernel) load(spec *ebpf.CollectionSpec, program string, opts Options) (*ebpf.Program, error) {
 	spec = spec.Copy()
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != program })
-	if err := setAll(spec, constants); err != nil {
-		return nil, err
-	}
 	used := references(spec)
 	replace := make(map[string]*ebpf.Map)
 	for m := range spec.Maps {
@@ -227,19 +217,6 @@ func dropVariables(spec *ebpf.CollectionSpec) {
 	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool {
 		return spec.Maps[v.SectionName] == nil
 	})
-}
-
-func setAll(spec *ebpf.CollectionSpec, constants map[string]any) error {
-	for name, value := range constants {
-		v, ok := spec.Variables[name]
-		if !ok {
-			continue // a constant of a program that is not in this object
-		}
-		if err := v.Set(value); err != nil {
-			return fmt.Errorf("constant %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 func (k *kernel) close() {

@@ -31,9 +31,6 @@ func TestMemoChangesNothing(t *testing.T) {
 		count = 32 << 10 // the kernel's part is the same each time
 	}
 	with := runPaths(t, Options{}, count, "2")
-	if err := with.u.kernel.memoErr; err != nil {
-		t.Fatal(err)
-	}
 	s := with.stats()
 	if s.Mismatched+s.Incomplete != 0 || s.MemoHits+s.Unwound != uint64(count) {
 		t.Errorf("stats do not add up: %+v", s)

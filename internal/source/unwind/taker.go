@@ -91,19 +91,8 @@ func (t *Capture) Describe() (mode, warning string) {
 			fmt.Sprintf("stacks end where code has no frame pointers, because the unwinder cannot run here: %v", t.failed)
 	case t.unwinder == nil:
 		return "frame pointers", ""
-	}
-	return unwoundHow(t.Options.NoMemo, t.MemoErr())
-}
-
-// unwoundHow describes how an unwinder takes stacks, and warns of what is slow. memoErr is why the
-// memo cannot run, nil if it does.
-func unwoundHow(noMemo bool, memoErr error) (mode, warning string) {
-	switch {
-	case noMemo:
+	case t.Options.NoMemo:
 		return "unwound", ""
-	case memoErr != nil:
-		return "unwound (the memo cannot run)",
-			fmt.Sprintf("each stack is unwound in full, which costs several times more, because the memo cannot run here: %v", memoErr)
 	}
 	return "unwound, verified memo", ""
 }
@@ -254,14 +243,6 @@ func (t *Capture) Stats() (Stats, error) {
 	}
 	s, _, err := t.unwinder.Stats()
 	return s, err
-}
-
-// MemoErr returns why the memo cannot run, nil if it does or was not asked for.
-func (t *Capture) MemoErr() error {
-	if t.unwinder == nil {
-		return nil
-	}
-	return t.unwinder.kernel.memoErr
 }
 
 // Close releases the unwinder. The probes must be off.
