@@ -372,7 +372,11 @@ func TestAgentParts(t *testing.T) {
 		v.signal(syscall.SIGHUP)
 		v.until("it says "+says, func() bool { return strings.Contains(v.stderr.String()[n:], says) })
 	}
-	reload("per-process-metrics: 10\nalert: process.live > 2MiB\nalert-webhook: "+hook.URL+"\n", "changed")
+	const fail = "fail cuMemAlloc_v2 1 2; expect 2 cuMemAlloc_v2 1m"
+	script(t, p, fail) // no rule watches yet
+	failed := regexp.MustCompile(`out_of_memory_total\{.*\} 1\n`)
+	v.until("the failure is known", func() bool { return failed.MatchString(get("/metrics")) })
+	reload("per-process-metrics: 10\nalert:\n- process.live > 2MiB\n- oom\nalert-webhook: "+hook.URL+"\n", "changed")
 	v.until("the alert is told", func() bool { return strings.Contains(v.stderr.String(), "alert: ") })
 	select {
 	case text := <-posted:
@@ -382,7 +386,12 @@ func TestAgentParts(t *testing.T) {
 	case <-time.After(5 * time.Minute):
 		t.Error("nothing was posted")
 	}
-	reload("per-process-metrics: 10\nalert-webhook: "+hook.URL+"\nalert:\n- process.live > 2MiB\n- process.live > 1MiB\n", "changed")
+	reload("per-process-metrics: 10\nalert-webhook: "+hook.URL+"\nalert:\n- process.live > 2MiB\n- process.live > 1MiB\n- oom\n", "changed")
+	script(t, workload(t, testcuda.Workload, testcuda.Options{}, "init"), fail)
+	v.until("a later failure is told", func() bool { return strings.Contains(v.stderr.String(), "ran out of memory") })
+	if n := strings.Count(v.stderr.String(), "ran out of memory"); n != 1 {
+		t.Errorf("%d failures are told, want the one after the rule", n)
+	}
 	v.until("the new rule is told", func() bool { return strings.Contains(v.stderr.String(), "(process.live > 1MiB)") })
 	if n := strings.Count(v.stderr.String(), "(process.live > 2MiB)"); n != 1 {
 		t.Errorf("the rule that stays is told %d times", n)

@@ -467,6 +467,9 @@ func (a *agent) apply(old *settings.Config, changed []string) {
 	}
 	a.record()
 	if slices.Contains(changed, "alert") {
+		if !a.alerts.HasRules() { // earlier failures are none of the new rules'
+			a.alerts.Observe(clock.Monotonic(), a.session.Totals())
+		}
 		a.watchAlerts()
 	}
 	for _, s := range a.slots() {

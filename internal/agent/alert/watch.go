@@ -97,6 +97,9 @@ func (w *Watch) Change(rules []Rule) {
 	}
 }
 
+// HasRules returns whether there is anything to watch.
+func (w *Watch) HasRules() bool { return len(w.rules) > 0 }
+
 // Loss returns every cause of loss.
 func (w *Watch) Loss() []loss.Counter { return w.lost.Counters() }
 
