@@ -28,8 +28,6 @@ type Report struct {
 	CPU    bool // also show tensors in the CPU's memory
 	// Divided is whether the report is of the segments of PyTorch's allocators.
 	Divided bool
-
-	shown map[*holder.Reading][]holder.Storage // what storages returned
 }
 
 // Refusal says why there is nothing to show, "" if there is something.
@@ -56,40 +54,34 @@ func (r *Report) Refusal() string {
 		}
 		return strings.Join(why, "; ")
 	case len(r.storages(all)) == 0:
-		return fmt.Sprintf("all %s of tensors lie in the CPU's memory: show them with --cpu", bytefmt.Format(total(all.Storages)))
+		return fmt.Sprintf("all %s of tensors lie in the CPU's memory: show them with --cpu", bytefmt.Format(total(which(all, (*holder.Storage).OnCPU))))
 	}
 	return ""
 }
 
 // storages returns those of a reading that the report shows.
-func (r *Report) storages(of *holder.Reading) []holder.Storage {
-	if r.CPU {
-		return of.Storages
-	}
-	out, ok := r.shown[of]
-	if !ok {
-		out = slices.DeleteFunc(slices.Clone(of.Storages), func(s holder.Storage) bool { return s.OnCPU() })
-		if r.shown == nil {
-			r.shown = map[*holder.Reading][]holder.Storage{}
-		}
-		r.shown[of] = out
-	}
-	return out
+func (r *Report) storages(of *holder.Reading) []*holder.Storage {
+	return which(of, func(s *holder.Storage) bool { return r.CPU || !s.OnCPU() })
 }
 
 // arrays returns the storages of JAX's arrays.
-func (r *Report) arrays() (out []holder.Storage) {
-	for i := range r.Reading.Storages {
-		if s := &r.Reading.Storages[i]; s.Device == holder.UnknownDevice {
-			out = append(out, *s)
+func (r *Report) arrays() []*holder.Storage {
+	return which(r.Reading, func(s *holder.Storage) bool { return s.Device == holder.UnknownDevice })
+}
+
+// which returns the storages of a reading for which is returns true.
+func which(of *holder.Reading, is func(*holder.Storage) bool) (out []*holder.Storage) {
+	for i := range of.Storages {
+		if s := &of.Storages[i]; is(s) {
+			out = append(out, s)
 		}
 	}
 	return out
 }
 
-func total(storages []holder.Storage) (sum int64) {
-	for i := range storages {
-		sum += size(storages[i].Bytes)
+func total(storages []*holder.Storage) (sum int64) {
+	for _, s := range storages {
+		sum += size(s.Bytes)
 	}
 	return sum
 }
@@ -129,7 +121,7 @@ func (r *Report) Answer() string {
 	if answer == "" {
 		answer = fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, bytefmt.Counted(len(now), "storage"))
 		for _, label := range []string{holder.FreeInCuPy, holder.FreedLater} {
-			if kept := total(slices.DeleteFunc(slices.Clone(now), func(s holder.Storage) bool { return s.Holder != label })); kept > 0 {
+			if kept := total(slices.DeleteFunc(slices.Clone(now), func(s *holder.Storage) bool { return s.Holder != label })); kept > 0 {
 				answer += fmt.Sprintf(", %s of it %s", bytefmt.Format(kept), strings.Trim(label, "[]"))
 			}
 		}
@@ -248,7 +240,7 @@ func inside(path, object string) bool {
 }
 
 // changed returns the storages of to that from does not have.
-func changed(from, to []holder.Storage) (out []holder.Storage) {
+func changed(from, to []*holder.Storage) (out []*holder.Storage) {
 	type identity struct {
 		address, bytes uint64
 		device         int32
@@ -263,12 +255,12 @@ func changed(from, to []holder.Storage) (out []holder.Storage) {
 		return id
 	}
 	known := make(map[identity]bool, len(from))
-	for i := range from {
-		known[of(&from[i])] = true
+	for _, s := range from {
+		known[of(s)] = true
 	}
-	for i := range to {
-		if !known[of(&to[i])] {
-			out = append(out, to[i])
+	for _, s := range to {
+		if !known[of(s)] {
+			out = append(out, s)
 		}
 	}
 	return out

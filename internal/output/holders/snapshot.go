@@ -29,9 +29,7 @@ func (r *Report) Snapshot(version, commandLine string, start time.Time) *snapsho
 	}
 	locations := make(map[string]*snapshot.Location)
 	samples := make(map[string]*snapshot.Sample)
-	storages := r.storages(x)
-	for i := range storages {
-		st := &storages[i]
+	for _, st := range r.storages(x) {
 		kind := event.KindTensor.String()
 		if st.OnCPU() {
 			kind = event.KindHost.String()
@@ -106,13 +104,12 @@ func (r *Report) target() string {
 // separated by ";", a space, and bytes.
 func (r *Report) Folded(w io.Writer) error {
 	sums := make(map[string]int64)
-	storages := r.storages(r.Reading)
-	for i := range storages {
-		frames := append([]string{cmp.Or(r.Process, "python")}, holder.Segments(storages[i].Name())...)
+	for _, st := range r.storages(r.Reading) {
+		frames := append([]string{cmp.Or(r.Process, "python")}, holder.Segments(st.Name())...)
 		for j, f := range frames {
 			frames[j] = strings.ReplaceAll(render.Clean(f), ";", ":")
 		}
-		sums[strings.Join(frames, ";")] += size(storages[i].Bytes)
+		sums[strings.Join(frames, ";")] += size(st.Bytes)
 	}
 	out := bufio.NewWriter(w)
 	for _, line := range slices.Sorted(maps.Keys(sums)) {

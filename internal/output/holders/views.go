@@ -50,7 +50,7 @@ type view struct {
 	name    int // the key that says what a sum is of
 	// rows are of some storages. exact: every path has a row of its own, and else those
 	// that are alike have one.
-	rows func(storages []holder.Storage, r *holder.Reading, exact bool) []row
+	rows func(storages []*holder.Storage, r *holder.Reading, exact bool) []row
 }
 
 // A row has a value for each key and each figure.
@@ -87,19 +87,27 @@ var views = map[By]*view{
 	},
 }
 
+// An identity is the keys of a row, of which no view has more.
+type identity [3]string
+
+func identityOf(keys []string) (id identity) {
+	copy(id[:], keys)
+	return id
+}
+
 // A sum adds up rows with the same keys.
 type sum struct {
-	rows  map[string]*row
+	rows  map[identity]*row
 	width int
 }
 
-func newSum(figures int) *sum { return &sum{make(map[string]*row), figures} }
+func newSum(figures int) *sum { return &sum{make(map[identity]*row), figures} }
 
 // row returns the one with some keys, a new one if need be.
 func (s *sum) row(keys ...string) *row {
-	id := fmt.Sprintf("%q", keys)
+	id := identityOf(keys)
 	if s.rows[id] == nil {
-		s.rows[id] = &row{keys: keys, figures: make([]int64, s.width)}
+		s.rows[id] = &row{keys: slices.Clone(keys), figures: make([]int64, s.width)}
 	}
 	return s.rows[id]
 }
@@ -129,10 +137,9 @@ func sortRows(rows []row, figures ...int) {
 	})
 }
 
-func byPath(storages []holder.Storage, _ *holder.Reading, exact bool) []row {
+func byPath(storages []*holder.Storage, _ *holder.Reading, exact bool) []row {
 	out := newSum(2)
-	for i := range storages {
-		s := &storages[i]
+	for _, s := range storages {
 		name, role := s.Name(), s.Role.String()
 		if !exact {
 			name = holder.Alike(name)
@@ -150,10 +157,9 @@ func byPath(storages []holder.Storage, _ *holder.Reading, exact bool) []row {
 	return out.sorted(0)
 }
 
-func byShape(storages []holder.Storage, _ *holder.Reading, _ bool) []row {
+func byShape(storages []*holder.Storage, _ *holder.Reading, _ bool) []row {
 	out := newSum(2)
-	for i := range storages {
-		s := &storages[i]
+	for _, s := range storages {
 		r := out.row(shape(s.Shape), s.DType, s.Class)
 		r.figures[0]++
 		r.figures[1] += size(s.Bytes)
@@ -169,7 +175,7 @@ func shape(dimensions []int64) string {
 	return "(" + strings.Join(words, ", ") + ")"
 }
 
-func byRetainer(_ []holder.Storage, r *holder.Reading, exact bool) []row {
+func byRetainer(_ []*holder.Storage, r *holder.Reading, exact bool) []row {
 	out := newSum(4)
 	all := r.Retainers
 	if !exact {
@@ -196,11 +202,10 @@ const (
 
 // byParameter has a row for each parameter that a module names, with its gradient and what
 // optimizers have of it, and one for each of the roles of what is left.
-func byParameter(storages []holder.Storage, _ *holder.Reading, _ bool) []row {
+func byParameter(storages []*holder.Storage, _ *holder.Reading, _ bool) []row {
 	out := newSum(parameterFigures)
 	rows := make(map[string]*row) // by each path to the parameter
-	for i := range storages {
-		s := &storages[i]
+	for _, s := range storages {
 		if s.Role != holder.Parameter {
 			continue
 		}
@@ -213,8 +218,7 @@ func byParameter(storages []holder.Storage, _ *holder.Reading, _ bool) []row {
 		}
 	}
 	rest := newSum(parameterFigures)
-	for i := range storages {
-		s := &storages[i]
+	for _, s := range storages {
 		switch s.Role {
 		case holder.Parameter:
 		case holder.Gradient:
@@ -262,25 +266,24 @@ func parameterOf(s *holder.Storage, rows map[string]*row, names func(string) []s
 
 // between returns after less before: what came and what went.
 func between(before, after []row) (out []row) {
-	known := make(map[string]*row, len(before))
-	id := func(r *row) string { return fmt.Sprintf("%q", r.keys) }
+	known := make(map[identity]*row, len(before))
 	for i := range before {
-		known[id(&before[i])] = &before[i]
+		known[identityOf(before[i].keys)] = &before[i]
 	}
 	differs := func(r *row) bool { return slices.ContainsFunc(r.figures, func(n int64) bool { return n != 0 }) }
 	for _, r := range after {
-		if was := known[id(&r)]; was != nil {
+		if was := known[identityOf(r.keys)]; was != nil {
 			r.figures = slices.Clone(r.figures)
 			for i := range r.figures {
 				r.figures[i] -= was.figures[i]
 			}
-			delete(known, id(&r))
+			delete(known, identityOf(r.keys))
 		}
 		if differs(&r) {
 			out = append(out, r)
 		}
 	}
-	gone := slices.DeleteFunc(slices.Clone(before), func(r row) bool { return known[id(&r)] == nil || !differs(&r) })
+	gone := slices.DeleteFunc(slices.Clone(before), func(r row) bool { return known[identityOf(r.keys)] == nil || !differs(&r) })
 	return append(out, negative(gone)...)
 }
 

@@ -120,7 +120,7 @@ func (r *Report) facts() string {
 	if r.CPU {
 		return strings.Join(words, ", ")
 	}
-	if cpu := total(x.Storages) - total(r.storages(x)); cpu > 0 {
+	if cpu := total(which(x, (*holder.Storage).OnCPU)); cpu > 0 {
 		words = append(words, fmt.Sprintf("tensors in the CPU's memory (%s) are left out", bytefmt.Format(cpu)))
 	}
 	return strings.Join(words, ", ")
@@ -207,7 +207,7 @@ func (v *view) sum(rows []row) []int64 {
 
 // cycles says how much memory waits for the garbage collector, and how much it never frees.
 func (r *Report) cycles(page *render.Page) {
-	var found, stuck, gradients []holder.Storage
+	var found, stuck, gradients []*holder.Storage
 	for _, s := range r.storages(r.Reading) {
 		switch {
 		case s.Cycle:
@@ -304,19 +304,21 @@ func (r *Report) JSON(w io.Writer) error {
 		End           uint64            `json:"end_ns"`
 		Objects       uint64            `json:"objects"`
 		Rows          []json.Marshaler  `json:"rows"`
-		Storages      []holder.Storage  `json:"storages"`
+		Storages      []*holder.Storage `json:"storages"`
 		Retainers     []holder.Retainer `json:"retainers"`
 		Allocators    []allocator       `json:"allocators"`
 		NoAllocators  string            `json:"no_allocators,omitempty"`
 		Loss          []loss.Counter    `json:"loss"`
 	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(x)), r.OnGPUs, 0, x.Runtime, x.Framework, x.Begin, x.End, x.Objects,
-		r.exact().Objects(), append([]holder.Storage{}, r.storages(x)...), append([]holder.Retainer{}, x.Retainers...), allocators(x), x.NoAllocators, append([]loss.Counter{}, x.Loss...)}
+		r.exact().Objects(), append([]*holder.Storage{}, r.storages(x)...), append([]holder.Retainer{}, x.Retainers...), allocators(x), x.NoAllocators, append([]loss.Counter{}, x.Loss...)}
 	if r.Before != nil {
 		out.Between = int64(x.End - r.Before.End)
 	}
 	for i := range out.Storages {
 		if out.Storages[i].Shape == nil {
-			out.Storages[i].Shape = []int64{} // the shape of a scalar
+			scalar := *out.Storages[i]
+			scalar.Shape = []int64{}
+			out.Storages[i] = &scalar
 		}
 	}
 	return render.WriteJSON(w, out)
