@@ -1,7 +1,6 @@
 package export
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"fmt"
@@ -60,45 +59,38 @@ func writeJSON(w io.Writer, s *snapshot.Snapshot, newline string, now any) error
 			return fmt.Errorf("write json: live allocation %d belongs to sample %d of %d", i, n, len(s.Samples))
 		}
 	}
-	out := &jsonWriter{buf: bufio.NewWriterSize(w, 64<<10), newline: newline}
+	out := render.NewJSONWriter(w, newline, "")
 	ids := index(s)
 
-	out.buf.WriteString("{" + newline + "\"schema_version\": ")
-	out.value(JSONVersion)
+	out.Field("schema_version", JSONVersion)
 	if now != nil {
-		out.key("now")
-		out.value(now)
+		out.Field("now", now)
 	}
-	out.key("meta")
-	out.value(s.Meta)
-	list(out, "processes", s.Processes, func(p *snapshot.Process) { out.value(p) })
-	list(out, "mappings", ids.mappings, func(m **snapshot.Mapping) {
-		out.value(jsonMapping{jsonAddress((*m).Start), jsonAddress((*m).Limit), jsonAddress((*m).Offset), (*m).Path, (*m).BuildID})
+	out.Field("meta", s.Meta)
+	render.List(out, "processes", s.Processes, func(p *snapshot.Process) { out.Value(p) })
+	render.List(out, "mappings", ids.mappings, func(m **snapshot.Mapping) {
+		out.Value(jsonMapping{jsonAddress((*m).Start), jsonAddress((*m).Limit), jsonAddress((*m).Offset), (*m).Path, (*m).BuildID})
 	})
-	list(out, "locations", ids.locations, func(l **snapshot.Location) {
+	render.List(out, "locations", ids.locations, func(l **snapshot.Location) {
 		loc := jsonLocation{Address: jsonAddress((*l).Address), Lines: (*l).Lines}
 		if (*l).Mapping != nil {
 			loc.Mapping = new(ids.mapping[(*l).Mapping.Key()])
 		}
-		out.value(loc)
+		out.Value(loc)
 	})
-	list(out, "samples", s.Samples, func(sample *snapshot.Sample) { out.sample(sample, ids) })
-	list(out, "accounts", s.Accounts, func(a *snapshot.Account) { out.value(a) })
-	list(out, "allocators", s.Allocators, func(a *snapshot.Allocator) { out.value(a) })
-	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
+	render.List(out, "samples", s.Samples, func(sample *snapshot.Sample) { writeSample(out, sample, ids) })
+	render.List(out, "accounts", s.Accounts, func(a *snapshot.Account) { out.Value(a) })
+	render.List(out, "allocators", s.Allocators, func(a *snapshot.Allocator) { out.Value(a) })
+	render.List(out, "live", s.Live, func(a *snapshot.Allocation) { writeLive(out, a) })
 	if len(s.Heaps) > 0 {
-		list(out, "heaps", s.Heaps, func(h *snapshot.Heap) { out.value(h) })
+		render.List(out, "heaps", s.Heaps, func(h *snapshot.Heap) { out.Value(h) })
 	}
 	if s.Meta.Windows != nil {
-		list(out, "windows", s.Windowed, func(x *snapshot.Windowed) { out.windowed(x, ids) })
+		render.List(out, "windows", s.Windowed, func(x *snapshot.Windowed) { writeWindowed(out, x, ids) })
 	}
-	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
-	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
-	out.buf.WriteString(newline + "}\n")
-	if err := cmp.Or(out.buf.Flush(), out.err); err != nil {
-		return fmt.Errorf("write json: %w", err)
-	}
-	return nil
+	render.List(out, "loss", s.Loss, func(c *loss.Counter) { out.Value(c) })
+	render.List(out, "notes", s.Notes, func(n *string) { out.Value(n) })
+	return out.Close()
 }
 
 type jsonMapping struct {
@@ -163,30 +155,8 @@ func index(s *snapshot.Snapshot) *ids {
 	return ids
 }
 
-// A jsonWriter stores the first error.
-type jsonWriter struct {
-	buf     *bufio.Writer
-	newline string
-	row     []byte
-	err     error
-}
-
-func (w *jsonWriter) key(name string) {
-	w.buf.WriteString("," + w.newline + "\"" + name + "\": ")
-}
-
-func (w *jsonWriter) value(v any) { w.buf.Write(w.marshal(v)) }
-
-func (w *jsonWriter) marshal(v any) []byte {
-	b, err := render.JSON(v)
-	if err != nil && w.err == nil {
-		w.err = err
-	}
-	return b
-}
-
-// windowed writes the tensors of a process that were seen in windows.
-func (w *jsonWriter) windowed(x *snapshot.Windowed, ids *ids) {
+// writeWindowed writes the tensors of a process that were seen in windows.
+func writeWindowed(w *render.JSONWriter, x *snapshot.Windowed, ids *ids) {
 	rows := make([]jsonWindowedRow, 0, len(x.Rows))
 	for i := range x.Rows {
 		r := &x.Rows[i]
@@ -197,7 +167,7 @@ func (w *jsonWriter) windowed(x *snapshot.Windowed, ids *ids) {
 		}
 		rows = append(rows, row)
 	}
-	w.value(struct {
+	w.Value(struct {
 		*snapshot.Windowed
 		Rows []jsonWindowedRow `json:"rows"`
 	}{x, rows})
@@ -215,9 +185,9 @@ type jsonWindowedRow struct {
 	MeanLife time.Duration `json:"mean_life_ns"`
 }
 
-// sample writes a sample by the tables of labels and values.
-func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
-	b := append(w.row[:0], `{"stack":[`...)
+// writeSample writes a sample by the tables of labels and values.
+func writeSample(w *render.JSONWriter, s *snapshot.Sample, ids *ids) {
+	b := append(w.AvailableBuffer(), `{"stack":[`...)
 	for _, l := range s.Stack {
 		b = append(strconv.AppendInt(b, int64(ids.location[l]), 10), ',')
 	}
@@ -232,7 +202,8 @@ func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
 		case plain(text):
 			b = append(append(append(field(b, l.Name), '"'), text...), '"')
 		default:
-			b = append(field(b, l.Name), w.marshal(text)...)
+			quoted, _ := render.JSON(text) // of a text it does not fail
+			b = append(field(b, l.Name), quoted...)
 		}
 		b = append(b, ',')
 	}
@@ -242,8 +213,7 @@ func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
 		b = append(strconv.AppendInt(field(b, v.Key), *v.Of(&s.Values), 10), ',')
 	}
 	b = append(bytes.TrimSuffix(b, []byte(",")), "}}"...)
-	w.buf.Write(b)
-	w.row = b
+	w.Write(b)
 }
 
 func field(b []byte, name string) []byte {
@@ -260,9 +230,9 @@ func plain(s string) bool {
 	return true
 }
 
-// live writes an allocation, of which there may be millions.
-func (w *jsonWriter) live(a *snapshot.Allocation) {
-	b := append(w.row[:0], `{"sample":`...)
+// writeLive writes an allocation, of which there may be millions.
+func writeLive(w *render.JSONWriter, a *snapshot.Allocation) {
+	b := append(w.AvailableBuffer(), `{"sample":`...)
 	b = strconv.AppendInt(b, int64(a.Sample), 10)
 	name, n := `,"address":"0x`, a.Address
 	if a.Handle != 0 {
@@ -275,22 +245,7 @@ func (w *jsonWriter) live(a *snapshot.Allocation) {
 	b = append(b, `,"time":"`...)
 	b = a.Time.AppendFormat(b, time.RFC3339Nano)
 	b = append(b, `"}`...)
-	w.buf.Write(b)
-	w.row = b
-}
-
-// list writes a key and its elements, each by one call of element.
-func list[T any](w *jsonWriter, key string, elements []T, element func(*T)) {
-	w.key(key)
-	w.buf.WriteByte('[')
-	for i := range elements {
-		if i > 0 {
-			w.buf.WriteByte(',')
-		}
-		w.buf.WriteString(w.newline)
-		element(&elements[i])
-	}
-	w.buf.WriteByte(']')
+	w.Write(b)
 }
 
 func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }

@@ -2,7 +2,6 @@ package holders
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -245,23 +244,30 @@ func (o Options) top(n int) int {
 
 // CSV writes a row for each path, parameter, shape or object, in bytes. With two readings,
 // the figures are differences, and memory that is gone is negative.
-func (r *Report) CSV(w io.Writer) error { return r.exact().CSV(w) }
-
-// exact returns the rows for other programs.
-func (r *Report) exact() *table.Table {
-	v := views[r.By]
-	t := table.New(v.keys...)
-	for _, f := range v.figures {
-		t.Columns = append(t.Columns, f.Column)
-	}
+func (r *Report) CSV(w io.Writer) error {
+	t := table.New(views[r.By].columns()...)
 	for _, x := range r.rows(true) {
-		cells := table.Texts(x.keys)
-		for _, n := range x.figures {
-			cells = append(cells, n)
-		}
-		t.Add(cells...)
+		t.Add(x.cells()...)
 	}
-	return t
+	return t.CSV(w)
+}
+
+// columns returns those that other programs get.
+func (v *view) columns() []table.Column {
+	columns := slices.Clone(v.keys)
+	for _, f := range v.figures {
+		columns = append(columns, f.Column)
+	}
+	return columns
+}
+
+// cells returns those that other programs get.
+func (x *row) cells() []any {
+	cells := table.Texts(x.keys)
+	for _, n := range x.figures {
+		cells = append(cells, n)
+	}
+	return cells
 }
 
 // An allocator is what JSON has of one: its sums, its own statistics, and its segments by private pool and
@@ -273,15 +279,6 @@ type allocator struct {
 	Classes []snapshot.Segments `json:"classes"`
 }
 
-func allocators(r *holder.Reading) []allocator {
-	out := []allocator{}
-	for i := range r.Allocators {
-		a := &r.Allocators[i]
-		out = append(out, allocator{a.Device, a.Sum(), a.Figures, segments(a)})
-	}
-	return out
-}
-
 // JSONVersion changes when a reader of the JSON output must change.
 const JSONVersion = 1
 
@@ -289,37 +286,36 @@ const JSONVersion = 1
 // storage and every retainer of the reading.
 func (r *Report) JSON(w io.Writer) error {
 	x := r.Reading
-	out := struct {
-		SchemaVersion int               `json:"schema_version"`
-		PID           int               `json:"pid"`
-		Process       string            `json:"process"`
-		Answer        string            `json:"answer"`
-		By            By                `json:"by"`
-		Bytes         int64             `json:"bytes"`
-		OnGPUs        int64             `json:"on_gpus_bytes"` // NVML's figure, 0 if it is not known
-		Between       int64             `json:"between_ns,omitempty"`
-		Runtime       string            `json:"runtime"`
-		Framework     string            `json:"framework"`
-		Begin         uint64            `json:"begin_ns"`
-		End           uint64            `json:"end_ns"`
-		Objects       uint64            `json:"objects"`
-		Rows          []json.Marshaler  `json:"rows"`
-		Storages      []*holder.Storage `json:"storages"`
-		Retainers     []holder.Retainer `json:"retainers"`
-		Allocators    []allocator       `json:"allocators"`
-		NoAllocators  string            `json:"no_allocators,omitempty"`
-		Loss          []loss.Counter    `json:"loss"`
-	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(x)), r.OnGPUs, 0, x.Runtime, x.Framework, x.Begin, x.End, x.Objects,
-		r.exact().Objects(), append([]*holder.Storage{}, r.storages(x)...), append([]holder.Retainer{}, x.Retainers...), allocators(x), x.NoAllocators, append([]loss.Counter{}, x.Loss...)}
+	out := render.NewJSONWriter(w, "\n", "  ")
+	out.Field("schema_version", JSONVersion)
+	out.Field("pid", r.PID)
+	out.Field("process", r.Process)
+	out.Field("answer", r.Answer())
+	out.Field("by", r.By)
+	out.Field("bytes", total(r.storages(x)))
+	out.Field("on_gpus_bytes", r.OnGPUs) // NVML's figure, 0 if it is not known
 	if r.Before != nil {
-		out.Between = int64(x.End - r.Before.End)
+		out.Field("between_ns", int64(x.End-r.Before.End))
 	}
-	for i := range out.Storages {
-		if out.Storages[i].Shape == nil {
-			scalar := *out.Storages[i]
-			scalar.Shape = []int64{}
-			out.Storages[i] = &scalar
+	out.Field("runtime", x.Runtime)
+	out.Field("framework", x.Framework)
+	out.Field("begin_ns", x.Begin)
+	out.Field("end_ns", x.End)
+	out.Field("objects", x.Objects)
+	columns := views[r.By].columns()
+	render.List(out, "rows", r.rows(true), func(x *row) { out.Value(table.Object(columns, x.cells())) })
+	render.List(out, "storages", r.storages(x), func(s **holder.Storage) {
+		one := **s
+		if one.Shape == nil {
+			one.Shape = []int64{} // the shape of a scalar
 		}
+		out.Value(&one)
+	})
+	render.List(out, "retainers", x.Retainers, func(x *holder.Retainer) { out.Value(x) })
+	render.List(out, "allocators", x.Allocators, func(a *holder.Allocator) { out.Value(allocator{a.Device, a.Sum(), a.Figures, segments(a)}) })
+	if x.NoAllocators != "" {
+		out.Field("no_allocators", x.NoAllocators)
 	}
-	return render.WriteJSON(w, out)
+	render.List(out, "loss", x.Loss, func(c *loss.Counter) { out.Value(c) })
+	return out.Close()
 }

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
@@ -66,33 +67,30 @@ func Cell(s string) string {
 	return s
 }
 
-// JSON writes an array of the Objects, each on a line of its own.
+// JSON writes an array of Objects, each on a line of its own.
 func (t *Table) JSON(w io.Writer) error {
-	out := []byte{'['}
-	for i, object := range t.Objects() {
+	out := bufio.NewWriter(w)
+	out.WriteByte('[')
+	for i := range t.Rows {
 		if i > 0 {
-			out = append(out, ',')
+			out.WriteByte(',')
 		}
-		line, err := render.JSON(object)
+		line, err := render.JSON(Object(t.Columns, t.Rows[i].Cells))
 		if err != nil {
 			return fmt.Errorf("write json: %w", err)
 		}
-		out = append(append(out, '\n'), line...)
+		out.WriteByte('\n')
+		out.Write(line)
 	}
-	if _, err := w.Write(append(out, "\n]\n"...)); err != nil {
+	out.WriteString("\n]\n")
+	if err := out.Flush(); err != nil {
 		return fmt.Errorf("write json: %w", err)
 	}
 	return nil
 }
 
-// Objects returns the rows as objects of JSON, whose keys are the columns' names in their order.
-func (t *Table) Objects() []json.Marshaler {
-	out := make([]json.Marshaler, len(t.Rows))
-	for i := range t.Rows {
-		out[i] = object{t.Columns, t.Rows[i].Cells}
-	}
-	return out
-}
+// Object returns a row as an object of JSON, whose keys are the columns' names in their order.
+func Object(columns []Column, cells []any) json.Marshaler { return object{columns, cells} }
 
 type object struct {
 	columns []Column
