@@ -215,5 +215,6 @@ func (h *holdersCommand) write(w io.Writer, format string, o export.Options, beg
 	case "pprof":
 		return pprof.Write(w, r.Snapshot(version, strings.Join(os.Args, " "), began))
 	}
-	return r.Table(w, holders.Options{Top: h.top, Width: o.Width, Color: o.Color})
+	o.Top = h.top
+	return r.Table(w, o)
 }

@@ -166,7 +166,7 @@ func (r *reportCommand) shapes(path string) error {
 		fmt.Println()
 		if why := shown.Refusal(); why != "" {
 			fmt.Printf("%s.\n", why)
-		} else if err := shown.Table(os.Stdout, holders.Options{Top: r.opts.Top, Width: r.opts.Width, Color: r.opts.Color}); err != nil {
+		} else if err := shown.Table(os.Stdout, r.opts); err != nil {
 			return err
 		}
 	}

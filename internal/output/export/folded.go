@@ -36,7 +36,11 @@ func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 		folded(&b, sample.Frames())
 		sums[b.String()] += held
 	}
+	return FoldedLines(w, sums)
+}
 
+// FoldedLines writes the lines of Folded, of which sums are the bytes.
+func FoldedLines(w io.Writer, sums map[string]int64) error {
 	out := bufio.NewWriter(w)
 	for _, line := range slices.Sorted(maps.Keys(sums)) {
 		if sums[line] < 0 {

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
-	"github.com/gpumemtrace/gpumemtrace/internal/keyed"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -23,22 +23,16 @@ func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	for i := range s.Accounts {
 		a := &s.Accounts[i]
 		type row struct{ role, what string }
-		rows, all := map[row]*snapshot.Values{}, snapshot.Values{}
-		for j := range s.Samples {
-			x := &s.Samples[j]
-			if x.PID != a.PID || x.GPU != a.GPU || !snapshot.OnGPU(x.Kind) || x.InuseBytes == 0 {
-				continue
-			}
-			key := row{x.Category, holder.Alike(x.Holder)}
-			if x.Holder == "" {
-				key.what = "[" + snapshot.Cause(x) + "]"
-			}
-			keyed.At(rows, key).Add(&x.Values)
-			all.Add(&x.Values)
-		}
-		if len(rows) == 0 {
+		samples := slices.DeleteFunc(onGPU(s), func(x *snapshot.Sample) bool { return x.PID != a.PID || x.GPU != a.GPU || x.InuseBytes == 0 })
+		if len(samples) == 0 {
 			continue
 		}
+		all, rows := sumOf(samples), gather(samples, func(x *snapshot.Sample) row {
+			if x.Holder == "" {
+				return row{x.Category, "[" + snapshot.Cause(x) + "]"}
+			}
+			return row{x.Category, holder.Alike(x.Holder)}
+		})
 		page.Heading("%s (%d) holds %s of GPU %s%s", a.Process, a.PID, bytefmt.Format(all.InuseBytes), a.GPU, beside(a))
 		t := table.New(table.Bytes("BYTES"), table.Share("OF ALL"), table.Count("TENSORS"), table.Text("ROLE"), table.Ending("HELD BY"))
 		add := func(v *snapshot.Values, role, what string) {
@@ -47,16 +41,16 @@ func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		keys := sorting.Keys(rows, func(x, y row) int {
 			return cmp.Or(cmp.Compare(rows[y].InuseBytes, rows[x].InuseBytes), cmp.Compare(x.what, y.what), cmp.Compare(x.role, y.role))
 		})
-		top := min(len(keys), cmp.Or(o.Top, usual))
+		top := o.Most(len(keys), usual)
 		if top == len(keys)-1 { // a row for one more takes as much room as that one
 			top++
 		}
 		for _, key := range keys[:top] {
-			add(rows[key], key.role, key.what)
+			add(&rows[key].Values, key.role, key.what)
 		}
 		rest := snapshot.Values{}
 		for _, key := range keys[top:] {
-			rest.Add(rows[key])
+			rest.Add(&rows[key].Values)
 		}
 		if n := len(keys) - top; n > 0 {
 			add(&rest, "", fmt.Sprintf("%d rows more", n))

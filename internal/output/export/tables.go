@@ -10,12 +10,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-func (o Options) top(n int) int {
+// Most returns how many of n rows are shown: o.Top, all if that is negative, usual if it is 0.
+func (o Options) Most(n, usual int) int {
 	if o.Top < 0 {
 		return n
 	}
-	return min(n, cmp.Or(o.Top, 10))
+	return min(n, cmp.Or(o.Top, usual))
 }
+
+func (o Options) top(n int) int { return o.Most(n, 10) }
 
 // briefFrames is how many frames of a stack a row of a table has.
 const briefFrames = 4

@@ -106,11 +106,7 @@ func (r *Report) Answer() string {
 			memory = "arrays of JAX"
 		}
 	}
-	who := fmt.Sprintf("pid %d", r.PID)
-	if r.Process != "" {
-		who += " (" + r.Process + ")"
-	}
-	now := r.storages(r.Reading)
+	who, now := r.target(), r.storages(r.Reading)
 	if r.Before != nil {
 		then := r.storages(r.Before)
 		came, went := changed(then, now), changed(now, then)

@@ -34,7 +34,7 @@ func TestTable(t *testing.T) {
 		for name, r := range map[string]*holders.Report{by: report(holders.By(by)), by + "-between": between(holders.By(by))} {
 			t.Run(name, func(t *testing.T) {
 				var b bytes.Buffer
-				if err := r.Table(&b, holders.Options{}); err != nil {
+				if err := r.Table(&b, export.Options{}); err != nil {
 					t.Fatal(err)
 				}
 				snapshottest.Golden(t, name+".txt", b.Bytes())
@@ -58,7 +58,7 @@ func TestStuck(t *testing.T) {
 	} {
 		r := &holders.Report{Reading: &holder.Reading{Storages: []holder.Storage{{Bytes: 1024, Holder: name}}}, By: holders.Path}
 		var b bytes.Buffer
-		if err := r.Table(&b, holders.Options{}); err != nil {
+		if err := r.Table(&b, export.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(b.String(), name) {
@@ -290,7 +290,7 @@ func TestNoRows(t *testing.T) {
 		"another, no owner": {one(1, "a"), one(2, "b"), holders.Retainer, "No row differs from before."},
 	} {
 		var b bytes.Buffer
-		if err := (&holders.Report{PID: 1, Reading: c.now, Before: c.before, By: c.by}).Table(&b, holders.Options{}); err != nil {
+		if err := (&holders.Report{PID: 1, Reading: c.now, Before: c.before, By: c.by}).Table(&b, export.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		if lines := strings.Split(strings.TrimSpace(b.String()), "\n"); lines[len(lines)-1] != c.want {
@@ -313,7 +313,7 @@ func TestHostile(t *testing.T) {
 			x := &holders.Report{PID: -1, Process: "\x1b]", Reading: r, Before: before, By: holders.By(by), CPU: true}
 			var b bytes.Buffer
 			for _, write := range []func() error{
-				func() error { return x.Table(&b, holders.Options{Width: 40}) },
+				func() error { return x.Table(&b, export.Options{Width: 40}) },
 				func() error { return x.CSV(&b) },
 				func() error { return x.JSON(&b) },
 				func() error { return x.Folded(&b) },
@@ -348,7 +348,7 @@ func TestArrays(t *testing.T) {
 	}
 	r := &holders.Report{PID: 4711, Reading: reading(3), By: holders.Shape}
 	var b bytes.Buffer
-	if err := r.Table(&b, holders.Options{}); err != nil {
+	if err := r.Table(&b, export.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"3.00 MiB of arrays of JAX in 3 storages", "3 arrays of JAX (3.00 MiB) by their shapes", "ArrayImpl"} {

@@ -1,7 +1,6 @@
 package holders
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -111,12 +111,5 @@ func (r *Report) Folded(w io.Writer) error {
 		}
 		sums[strings.Join(frames, ";")] += size(st.Bytes)
 	}
-	out := bufio.NewWriter(w)
-	for _, line := range slices.Sorted(maps.Keys(sums)) {
-		fmt.Fprintf(out, "%s %d\n", line, sums[line])
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write folded stacks: %w", err)
-	}
-	return nil
+	return export.FoldedLines(w, sums)
 }

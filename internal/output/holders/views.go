@@ -37,15 +37,11 @@ func ParseBy(name string) (By, error) {
 	return By(name), nil
 }
 
-// A figure is a column with a number.
-type figure struct {
-	table.Column
-	share bool // it adds up to the total
-}
-
 // A view says what a table has.
 type view struct {
-	figures []figure
+	title   string
+	figures []table.Column
+	order   []int // figures that rows are sorted by, and that add up to the total, but for retainers
 	keys    []table.Column
 	name    int // the key that says what a sum is of
 	// rows are of some storages. exact: every path has a row of its own, and else those
@@ -62,28 +58,36 @@ type row struct {
 
 var views = map[By]*view{
 	Path: {
-		figures: []figure{{table.SomeBytes("BYTES").As("bytes"), true}, {table.SomeCount("STORAGES").As("storages"), false}},
+		title:   "By path",
+		figures: []table.Column{table.SomeBytes("BYTES").As("bytes"), table.SomeCount("STORAGES").As("storages")},
+		order:   []int{0},
 		keys:    []table.Column{table.Text("ROLE").As("role"), table.Ending("HOLDER").As("holder")},
 		name:    1,
 		rows:    byPath,
 	},
 	Parameter: {
-		figures: []figure{{table.SomeBytes("PARAMETER").As("parameter_bytes"), true}, {table.SomeBytes("GRADIENT").As("gradient_bytes"), true},
-			{table.SomeBytes("OPTIMIZER STATE").As("optimizer_state_bytes"), true}, {table.SomeBytes("OTHER").As("other_bytes"), true}},
-		keys: []table.Column{table.Text("SHAPE").As("shape"), table.Text("DTYPE").As("dtype"), table.Ending("NAME").As("parameter")},
-		name: 2,
-		rows: byParameter,
+		title: "By parameter",
+		figures: []table.Column{table.SomeBytes("PARAMETER").As("parameter_bytes"), table.SomeBytes("GRADIENT").As("gradient_bytes"),
+			table.SomeBytes("OPTIMIZER STATE").As("optimizer_state_bytes"), table.SomeBytes("OTHER").As("other_bytes")},
+		order: []int{figureParameter, figureGradient, figureState, figureOther},
+		keys:  []table.Column{table.Text("SHAPE").As("shape"), table.Text("DTYPE").As("dtype"), table.Ending("NAME").As("parameter")},
+		name:  2,
+		rows:  byParameter,
 	},
 	Shape: {
-		figures: []figure{{table.SomeCount("COUNT").As("storages"), false}, {table.SomeBytes("BYTES").As("bytes"), true}},
+		title:   "By shape",
+		figures: []table.Column{table.SomeCount("COUNT").As("storages"), table.SomeBytes("BYTES").As("bytes")},
+		order:   []int{1},
 		keys:    []table.Column{table.Text("SHAPE").As("shape"), table.Text("DTYPE").As("dtype"), table.Text("CLASS").As("class")},
 		rows:    byShape,
 	},
 	Retainer: {
-		figures: []figure{{table.SomeBytes("FREED WITH IT").As("retained_bytes"), false}, {table.SomeBytes("AUTOGRAD GRAPHS").As("graph_bytes"), false},
-			{table.SomeCount("STORAGES").As("storages"), false}, {table.SomeCount("ITEMS").As("items"), false}},
-		keys: []table.Column{table.Text("CLASS").As("class"), table.Ending("HOLDER").As("holder")},
-		rows: byRetainer,
+		title: "What would be freed",
+		figures: []table.Column{table.SomeBytes("FREED WITH IT").As("retained_bytes"), table.SomeBytes("AUTOGRAD GRAPHS").As("graph_bytes"),
+			table.SomeCount("STORAGES").As("storages"), table.SomeCount("ITEMS").As("items")},
+		order: []int{0},
+		keys:  []table.Column{table.Text("CLASS").As("class"), table.Ending("HOLDER").As("holder")},
+		rows:  byRetainer,
 	},
 }
 
@@ -265,26 +269,24 @@ func parameterOf(s *holder.Storage, rows map[string]*row, names func(string) []s
 }
 
 // between returns after less before: what came and what went.
-func between(before, after []row) (out []row) {
-	known := make(map[identity]*row, len(before))
-	for i := range before {
-		known[identityOf(before[i].keys)] = &before[i]
-	}
-	differs := func(r *row) bool { return slices.ContainsFunc(r.figures, func(n int64) bool { return n != 0 }) }
-	for _, r := range after {
-		if was := known[identityOf(r.keys)]; was != nil {
-			r.figures = slices.Clone(r.figures)
-			for i := range r.figures {
-				r.figures[i] -= was.figures[i]
+func (v *view) between(before, after []row) (out []row) {
+	all := newSum(len(v.figures))
+	add := func(rows []row, sign int64) {
+		for _, r := range rows {
+			to := all.row(r.keys...)
+			for i, n := range r.figures {
+				to.figures[i] += sign * n
 			}
-			delete(known, identityOf(r.keys))
-		}
-		if differs(&r) {
-			out = append(out, r)
 		}
 	}
-	gone := slices.DeleteFunc(slices.Clone(before), func(r row) bool { return known[identityOf(r.keys)] == nil || !differs(&r) })
-	return append(out, negative(gone)...)
+	add(after, 1)
+	add(before, -1)
+	for _, r := range all.rows {
+		if slices.ContainsFunc(r.figures, func(n int64) bool { return n != 0 }) {
+			out = append(out, *r)
+		}
+	}
+	return out
 }
 
 // negative returns rows of what went.

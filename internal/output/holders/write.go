@@ -1,7 +1,6 @@
 package holders
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -11,17 +10,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
-
-// Options are how a table is laid out.
-type Options struct {
-	Top   int // rows shown, 0 for 20, negative for all
-	Width int // columns, 0 for render.DefaultWidth
-	Color bool
-}
 
 // rows returns the rows of the report, or the differences between its two readings.
 func (r *Report) rows(exact bool) []row {
@@ -35,27 +28,14 @@ func (r *Report) rows(exact bool) []row {
 	if r.By == Shape { // tensors of a shape may have come and gone
 		rows = append(v.rows(changed(then, now), r.Reading, exact), negative(v.rows(changed(now, then), r.Before, exact))...)
 	} else {
-		rows = between(v.rows(then, r.Before, exact), v.rows(now, r.Reading, exact))
+		rows = v.between(v.rows(then, r.Before, exact), v.rows(now, r.Reading, exact))
 	}
-	sortRows(rows, v.order()...)
+	sortRows(rows, v.order...)
 	return rows
 }
 
-// order returns the figures that rows are sorted by.
-func (v *view) order() (out []int) {
-	for i, f := range v.figures {
-		if f.share {
-			out = append(out, i)
-		}
-	}
-	if out == nil {
-		return []int{0}
-	}
-	return out
-}
-
-// Table writes the answer in a sentence, and the rows for people.
-func (r *Report) Table(w io.Writer, o Options) error {
+// Table writes the answer in a sentence, and the rows for people: o.Top of them, 20 by default.
+func (r *Report) Table(w io.Writer, o export.Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	page.Line("%s", r.Answer())
 	page.Line("%s", r.facts())
@@ -73,7 +53,11 @@ func (r *Report) Table(w io.Writer, o Options) error {
 			page.Line("No row differs from before.")
 		}
 	default:
-		page.Heading("%s", r.title(len(rows)))
+		change := ""
+		if r.Before != nil {
+			change = ", what came (+) and went (-)"
+		}
+		page.Heading("%s%s: %s", v.title, change, bytefmt.Counted(len(rows), "row"))
 		r.table(page, v, rows, o)
 	}
 	r.cycles(page)
@@ -125,31 +109,16 @@ func (r *Report) facts() string {
 	return strings.Join(words, ", ")
 }
 
-func (r *Report) title(rows int) string {
-	var of string
-	switch r.By {
-	case Path:
-		of = "By path"
-	case Parameter:
-		of = "By parameter"
-	case Shape:
-		of = "By shape"
-	case Retainer:
-		of = "What would be freed"
+func (r *Report) table(page *render.Page, v *view, rows []row, o export.Options) {
+	share := -1 // the figure whose part of all is shown
+	if r.Before == nil && r.By != Retainer && len(v.order) == 1 {
+		share = v.order[0]
 	}
-	if r.Before != nil {
-		of += ", what came (+) and went (-)"
-	}
-	return fmt.Sprintf("%s: %s", of, bytefmt.Counted(rows, "row"))
-}
-
-func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
-	one := r.Before == nil && len(v.order()) == 1 && v.figures[v.order()[0]].share
 	t := &table.Table{}
-	for _, f := range v.figures {
-		f.Signed = r.Before != nil
-		t.Columns = append(t.Columns, f.Column)
-		if one && f.share {
+	for i, c := range v.figures {
+		c.Signed = r.Before != nil
+		t.Columns = append(t.Columns, c)
+		if i == share {
 			t.Columns = append(t.Columns, table.Share("OF ALL"))
 		}
 	}
@@ -157,10 +126,10 @@ func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
 	sums := v.sum(rows)
 	add := func(below []string, figures []int64, keys ...string) {
 		var cells []any
-		for i, f := range v.figures {
-			cells = append(cells, figures[i])
-			if one && f.share {
-				cells = append(cells, table.Part{Of: figures[i], Whole: sums[i]})
+		for i, n := range figures {
+			cells = append(cells, n)
+			if i == share {
+				cells = append(cells, table.Part{Of: n, Whole: sums[i]})
 			}
 		}
 		t.AddAbove(below, append(cells, table.Texts(keys)...)...)
@@ -170,7 +139,7 @@ func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
 		keys[v.name] = name
 		add(nil, figures, keys...)
 	}
-	top := o.top(len(rows))
+	top := o.Most(len(rows), 20)
 	for _, x := range rows[:top] {
 		var below []string
 		if x.below != "" && r.Before == nil {
@@ -235,13 +204,6 @@ func (r *Report) cycles(page *render.Page) {
 	}
 }
 
-func (o Options) top(n int) int {
-	if o.Top < 0 {
-		return n
-	}
-	return min(n, cmp.Or(o.Top, 20))
-}
-
 // CSV writes a row for each path, parameter, shape or object, in bytes. With two readings,
 // the figures are differences, and memory that is gone is negative.
 func (r *Report) CSV(w io.Writer) error {
@@ -253,13 +215,7 @@ func (r *Report) CSV(w io.Writer) error {
 }
 
 // columns returns those that other programs get.
-func (v *view) columns() []table.Column {
-	columns := slices.Clone(v.keys)
-	for _, f := range v.figures {
-		columns = append(columns, f.Column)
-	}
-	return columns
-}
+func (v *view) columns() []table.Column { return slices.Concat(v.keys, v.figures) }
 
 // cells returns those that other programs get.
 func (x *row) cells() []any {
