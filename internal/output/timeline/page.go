@@ -15,17 +15,13 @@ import (
 //go:embed page/*.js page/page.html
 var assets embed.FS
 
-func asset(name string) string {
-	b, err := assets.ReadFile(name)
-	if err != nil {
-		panic(err) // it is embedded
-	}
-	return string(b)
-}
-
 // script returns every script of the page.
 func script() string {
-	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/events.js"), asset("page/map.js"), asset("page/live.js"), asset("page/main.js"))
+	var own []string
+	for _, name := range []string{"unpack", "data", "table", "events", "map", "live", "main"} {
+		own = append(own, web.Asset(assets, "page/"+name+".js"))
+	}
+	return web.Script(own...)
 }
 
 // blocks returns the data of the page, of so many bytes at most. Where all changes are too
@@ -69,7 +65,7 @@ func policyWith(more string) string {
 
 // parts returns what comes before the data of a page, and what comes after it.
 func parts(title, class, icon, policy string) (head, rest string) {
-	head, rest, _ = strings.Cut(asset("page/page.html"), "<!--data-->")
+	head, rest, _ = strings.Cut(web.Asset(assets, "page/page.html"), "<!--data-->")
 	return strings.NewReplacer("<!--class-->", class, "<!--icon-->", icon, "<!--policy-->", web.Escape(policy), "<!--title-->", web.Escape(title), "<!--style-->", "\n"+web.Style(), "<!--script-->", "\n"+script()).Replace(head), rest
 }
 

@@ -24,11 +24,18 @@ type remainder struct {
 
 // A run collects what the page shows of a recording.
 type run struct {
-	clock
 	sites
 	State *state.State // as of the latest record
 	opts  Options
 	lost  *loss.Set
+
+	// The time of the latest record, in nanoseconds of CLOCK_MONOTONIC.
+	Trace      record.Trace
+	Begin, Now uint64
+	Gap        uint64 // when the latest gap of the recording began
+	// Rebuilding: after a gap the recording repeats what is live. Until it has done so, sums
+	// are too small.
+	Rebuilding bool
 
 	reading bool   // a reading may have changed what is held beyond what was seen
 	rest    int    // records for which a reading waits, see countBeyond
@@ -89,17 +96,19 @@ func (w *run) before(s *state.State, r record.Record) {
 		w.steps.label(s, s.IsAlive)
 	}
 	w.countChanged()
-	w.clock.follow(r)
 	switch r := r.(type) {
 	case *record.Trace:
-		w.selection = nil // it is of another trace
+		w.Trace, w.selection = *r, nil // that is of another trace
 	case *event.Event:
+		w.Now = max(w.Now, r.Time)
 		w.event(r)
 		w.follow(r)
 	case *record.Cut:
+		w.Gap = w.Now
+		w.Now, w.Rebuilding = max(w.Now, r.Time), true
 		w.cut()
 	case *record.Moment:
-		w.drained = r.Drained
+		w.Now, w.Rebuilding, w.drained = max(w.Now, r.Time), false, r.Drained
 		w.giveUp()
 	case *record.Process:
 		if _, ok := w.met[r.Process]; !ok && len(w.met) < maxProcesses {
@@ -112,6 +121,9 @@ func (w *run) before(s *state.State, r record.Record) {
 				w.capacities[gpuName(d.Label)] = d.Total
 			}
 		}
+	}
+	if w.Begin == 0 && !w.Rebuilding {
+		w.Begin = w.Now
 	}
 }
 

@@ -19,22 +19,23 @@ var assets embed.FS
 
 // chartLibrary returns uPlot. It is compressed in the program, which must stay small.
 var chartLibrary = sync.OnceValue(func() string {
-	r, err := gzip.NewReader(bytes.NewReader([]byte(asset("uplot/uPlot.iife.min.js.gz"))))
+	r, err := gzip.NewReader(bytes.NewReader([]byte(Asset(assets, "uplot/uPlot.iife.min.js.gz"))))
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	b, err := io.ReadAll(r)
-	if err != nil {
+	var b strings.Builder
+	if _, err := io.Copy(&b, r); err != nil {
 		panic(err)
 	}
-	return string(b)
+	return b.String()
 })
 
 // scripts are in the order in which they need each other.
 var scripts = []string{"format.js", "touch.js", "model.js", "group.js", "chart.js", "flame.js"}
 
-func asset(name string) string {
-	b, err := assets.ReadFile(name)
+// Asset returns an embedded file.
+func Asset(files embed.FS, name string) string {
+	b, err := files.ReadFile(name)
 	if err != nil {
 		panic(err) // it is embedded
 	}
@@ -45,9 +46,9 @@ func asset(name string) string {
 // page's own, which see what is shared.
 func Script(own ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "/*\n%s*/\n%s\n(() => {\n\"use strict\";\n", asset("uplot/LICENSE"), chartLibrary())
+	fmt.Fprintf(&b, "/*\n%s*/\n%s\n(() => {\n\"use strict\";\n", Asset(assets, "uplot/LICENSE"), chartLibrary())
 	for _, name := range scripts {
-		b.WriteString(asset(name))
+		b.WriteString(Asset(assets, name))
 	}
 	for _, text := range own {
 		b.WriteString(text)
@@ -57,11 +58,11 @@ func Script(own ...string) string {
 }
 
 // Style returns how pages look.
-func Style() string { return asset("uplot/uPlot.min.css") + asset("style.css") }
+func Style() string { return Asset(assets, "uplot/uPlot.min.css") + Asset(assets, "style.css") }
 
 // Icon returns the icon of a page that may load images of data: addresses.
 func Icon() string {
-	return `<link rel="icon" href="data:image/svg+xml;base64,` + base64.StdEncoding.EncodeToString([]byte(asset("icon.svg"))) + `">`
+	return `<link rel="icon" href="data:image/svg+xml;base64,` + base64.StdEncoding.EncodeToString([]byte(Asset(assets, "icon.svg"))) + `">`
 }
 
 // Source returns how a Content-Security-Policy names an inline script or style.
