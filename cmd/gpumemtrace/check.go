@@ -27,9 +27,9 @@ const checkExamples = `  gpumemtrace check run.gmt --max-peak 20GiB
 
 // A checkCommand compares a recording with what a team has agreed on.
 type checkCommand struct {
-	peak, growth, within string
-	without              []string
-	against, format      string
+	peak, growth            *int64 // bytes, nil if not given
+	within, against, format string
+	without                 []string
 }
 
 // checkFormats are how conditions are written: lines, JUnit's XML, annotations of GitHub, or JSON.
@@ -63,8 +63,8 @@ func newCheck() *cobra.Command {
 		Args:    exactly(1, "one recording"),
 		RunE:    func(_ *cobra.Command, args []string) error { return k.run(args[0]) },
 	}
-	c.Flags().StringVar(&k.peak, "max-peak", "", "the most that may be held on GPUs at the peak, such as 20GiB")
-	c.Flags().StringVar(&k.growth, "max-growth-per-step", "", "the most by which tensors may grow with each training step, on average over the later half of the steps, such as 1MiB")
+	c.Flags().Func("max-peak", "the most that may be held on GPUs at the peak, such as 20GiB", amount(func(n int64) { k.peak = &n }))
+	c.Flags().Func("max-growth-per-step", "the most by which tensors may grow with each training step, on average over the later half of the steps, such as 1MiB", amount(func(n int64) { k.growth = &n }))
 	c.Flags().StringSliceVar(&k.without, "no-finding", nil, "findings that must not be there, by name (several with commas), or all: whatever can be looked for")
 	c.Flags().StringVar(&k.against, "against", "", "another recording, whose peak may not be exceeded")
 	c.Flags().StringVar(&k.within, "within", "2%", "by how much the peak may exceed that of --against")
@@ -73,24 +73,13 @@ func newCheck() *cobra.Command {
 }
 
 func (k *checkCommand) run(path string) error {
-	most := map[string]int64{}
-	for name, text := range map[string]string{"max-peak": k.peak, "max-growth-per-step": k.growth} {
-		if text == "" {
-			continue
-		}
-		n, err := bytefmt.Parse(text)
-		if err != nil {
-			return usageError{fmt.Errorf("--%s: %w", name, err)}
-		}
-		most[name] = n
-	}
 	within, err := strconv.ParseFloat(strings.TrimSuffix(k.within, "%"), 64)
 	switch {
 	case err != nil || !(within >= 0 && within <= 1000): // NaN is no percentage
 		return usagef("--within %s: give a percentage, such as 2%%", k.within)
 	case !slices.Contains(checkFormats, k.format):
 		return usagef("--format %s: use %s", k.format, strings.Join(checkFormats, ", "))
-	case k.peak == "" && k.growth == "" && k.without == nil && k.against == "":
+	case k.peak == nil && k.growth == nil && k.without == nil && k.against == "":
 		return usagef("nothing to check: give --max-peak, --max-growth-per-step, --no-finding or --against")
 	}
 	names := findings.Names()
@@ -108,11 +97,11 @@ func (k *checkCommand) run(path string) error {
 	}
 	var checked []condition
 	peak := heldOnGPUs(x.shown)
-	if k.peak != "" {
-		checked = append(checked, condition{name: "max-peak", says: fmt.Sprintf("the peak is %s, and may be %s", bytefmt.Format(peak), bytefmt.Format(most["max-peak"])), failed: peak > most["max-peak"]})
+	if k.peak != nil {
+		checked = append(checked, condition{name: "max-peak", says: fmt.Sprintf("the peak is %s, and may be %s", bytefmt.Format(peak), bytefmt.Format(*k.peak)), failed: peak > *k.peak})
 	}
-	if k.growth != "" {
-		checked = append(checked, growthOf(x.moment.End, most["max-growth-per-step"])...)
+	if k.growth != nil {
+		checked = append(checked, growthOf(x.moment.End, *k.growth)...)
 	}
 	if k.without != nil {
 		checked = append(checked, faults(x.wrong(path), k.without)...)

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -24,7 +23,8 @@ const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # record
 
 func newFit() *cobra.Command {
 	var to []float64
-	var memory, reserved, besides string
+	var limits whatif.Limits
+	var beside uint64
 	var asJSON bool
 	o := layout(os.Stdout)
 	c := &cobra.Command{
@@ -43,21 +43,6 @@ func newFit() *cobra.Command {
 				if !(n > 0 && n <= 1<<24) {
 					return usagef("--to %g: want a number between 0 and %d", n, 1<<24)
 				}
-			}
-			var limits whatif.Limits
-			var beside uint64
-			for _, f := range []struct {
-				name, text string
-				to         *uint64
-			}{{"memory", memory, &limits.Memory}, {"reserved", reserved, &limits.Reserved}, {"beside", besides, &beside}} {
-				if f.text == "" {
-					continue
-				}
-				n, err := bytefmt.Parse(f.text)
-				if err != nil {
-					return usageError{fmt.Errorf("--%s: %w", f.name, err)}
-				}
-				*f.to = uint64(n)
 			}
 			var runs []whatif.Measured
 			var highest whatif.Measured
@@ -105,9 +90,9 @@ func newFit() *cobra.Command {
 		}
 		return pflag.NormalizedName(name)
 	})
-	c.Flags().StringVar(&memory, "memory", "", "say whether that fits into a GPU with this much memory, such as 80GiB, and the largest number that does (default that of the GPU in the recordings); it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest")
-	c.Flags().StringVar(&reserved, "reserved", "", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
-	c.Flags().StringVar(&besides, "beside", "", "say what the process holds on the GPU beside PyTorch's memory, such as 1GiB: CUDA's context, libraries. Recordings of a trace say it themselves")
+	c.Flags().Func("memory", "say whether that fits into a GPU with this much memory, such as 80GiB, and the largest number that does (default that of the GPU in the recordings); it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest", amount(func(n int64) { limits.Memory = uint64(n) }))
+	c.Flags().Func("reserved", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows", amount(func(n int64) { limits.Reserved = uint64(n) }))
+	c.Flags().Func("beside", "say what the process holds on the GPU beside PyTorch's memory, such as 1GiB: CUDA's context, libraries. Recordings of a trace say it themselves", amount(func(n int64) { beside = uint64(n) }))
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return c
 }

@@ -6,12 +6,25 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 )
 
 // A group is a set of flags under one heading of --help.
 type group struct {
 	title string
 	add   func(*pflag.FlagSet)
+}
+
+// amount parses an amount of memory, of a flag.
+func amount(use func(int64)) func(string) error {
+	return func(text string) error {
+		n, err := bytefmt.Parse(text)
+		if err == nil {
+			use(n)
+		}
+		return err
+	}
 }
 
 // setUpHelp shows examples first, then flags by group.

@@ -183,15 +183,7 @@ func (l *leakWatch) live() bool { return l != nil }
 func (l *leakWatch) observe(s *state.State) { l.detector.Observe(s.Time(), s.InUse) }
 
 // moment observes a recording at the moments at which a trace would have observed.
-func (l *leakWatch) moment(s *state.State) {
-	if l == nil {
-		return
-	}
-	if l.next.IsZero() {
-		l.next = s.Start().Add(l.interval)
-	}
-	l.reach(s, s.Time())
-}
+func (l *leakWatch) moment(s *state.State) { l.reach(s, s.Time()) }
 
 // before observes a recording before the first event of the next interval.
 func (l *leakWatch) before(s *state.State, r record.Record) {

@@ -105,6 +105,7 @@ func TestLeakWatchOfARecording(t *testing.T) {
 	l := newLeakWatch(parseLeakFlags(t, "--leaks", "--leak-interval=100ms"))
 	s := state.New()
 	begin := time.Unix(1_700_000_000, 0)
+	l.next = begin.Add(l.interval)
 	s.Apply(&record.Trace{Start: begin, Boot: begin})
 	step := 70 * time.Millisecond
 	const n = 100

@@ -63,7 +63,7 @@ func newTop() *cobra.Command {
 		Example: "  gpumemtrace top run.gmt                  # with a time slider",
 		Args:    exactly(1, "one recording"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := f.check(); err != nil {
+			if err := f.check(true); err != nil {
 				return err
 			}
 			return f.show(args[0])

@@ -70,7 +70,7 @@ func newTop() *cobra.Command {
 
 // recording shows a recording.
 func (f *topFlags) recording(path string) error {
-	if err := f.viewFlags.check(); err != nil {
+	if err := f.viewFlags.check(true); err != nil {
 		return err
 	}
 	if len(f.pids) > 0 || f.all || f.record != "" {
@@ -84,17 +84,7 @@ func (f *topFlags) live() error {
 	if err := f.traceFlags.check(); err != nil {
 		return err
 	}
-	if err := f.viewFlags.check(); err != nil {
-		return err
-	}
-	if f.at.text != "" {
-		return usagef("--at is for a recording")
-	}
-	if err := f.checkRecording(); err != nil {
-		return err
-	}
-	ready, err := newReadyFile(f.readyFile, f.force)
-	if err != nil {
+	if err := f.viewFlags.check(false); err != nil {
 		return err
 	}
 	f.gpuMemory = true
@@ -103,6 +93,7 @@ func (f *topFlags) live() error {
 	user := watchSignals()
 	streams := launch.Streams{In: os.Stdin, Out: os.Stderr, Err: os.Stderr}
 	var said *spool
+	var err error
 	if screen {
 		log.quiet = true // the view shows notes
 		if len(f.command) > 0 {
@@ -113,7 +104,7 @@ func (f *topFlags) live() error {
 			streams = launch.Streams{Out: said.in, Err: said.in}
 		}
 	}
-	s, child, err := f.start(log, nil, ready, streams)
+	s, child, err := f.start(log, nil, streams)
 	if err != nil {
 		return err
 	}

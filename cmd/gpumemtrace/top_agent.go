@@ -31,13 +31,10 @@ const maxPasswordFile = 4096
 
 // remote shows what an agent sees.
 func (f *topFlags) remote(args []string) error {
-	switch {
-	case len(f.pids) > 0 || f.all || f.record != "" || f.Tensors || len(args) > 0:
+	if len(f.pids) > 0 || f.all || f.record != "" || f.Tensors || len(args) > 0 {
 		return usagef("--agent cannot be combined with -p, -a, --tensors, --record, a recording or a command")
-	case f.at.text != "":
-		return usagef("--at is for a recording")
 	}
-	if err := f.viewFlags.check(); err != nil {
+	if err := f.viewFlags.check(false); err != nil {
 		return err
 	}
 	o := live.RemoteOptions{Address: f.address, Insecure: f.insecure}

@@ -52,7 +52,7 @@ func (f *traceFlags) check() error {
 	if err := f.Trace.Check(); err != nil {
 		return usageError{err}
 	}
-	return nil
+	return f.checkRecording()
 }
 
 // checkRecording finds out before the trace whether a recording can be written.
@@ -85,9 +85,6 @@ func trace(f *traceFlags) error {
 	if err := f.leaks.check(); err != nil {
 		return err
 	}
-	if err := f.checkRecording(); err != nil {
-		return err
-	}
 	out, err := newOutput(&f.outputFlags, formats())
 	if err != nil {
 		return err
@@ -103,14 +100,10 @@ func trace(f *traceFlags) error {
 	if oom != nil && f.record != "" && f.Tensors {
 		oom.dir.Explain(func() string { return f.record }, log.warn)
 	}
-	ready, err := newReadyFile(f.readyFile, f.force)
-	if err != nil {
-		return err
-	}
 
 	user := watchSignals()
 	f.layout = out.format.Layout
-	s, child, err := f.start(log, oom, ready, launch.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	s, child, err := f.start(log, oom, launch.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 	if err != nil {
 		return err
 	}
@@ -128,11 +121,14 @@ func trace(f *traceFlags) error {
 
 // start puts the probes on. A command is held before its program runs: it must be
 // released. The session must be closed.
-func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with launch.Streams) (*session.Session, *launch.Command, error) {
+func (f *traceFlags) start(log logger, oom *oomWriter, with launch.Streams) (*session.Session, *launch.Command, error) {
+	ready, err := newReadyFile(f.readyFile, f.force)
+	if err != nil {
+		return nil, nil, err
+	}
 	var child *launch.Command
 	pids := slices.Compact(slices.Sorted(slices.Values(f.pids))) // -p 7 -p 7 is one process
 	if len(f.command) > 0 {
-		var err error
 		if child, err = launch.Hold(f.command, with); err != nil {
 			return nil, nil, err
 		}

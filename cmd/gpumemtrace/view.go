@@ -34,8 +34,10 @@ func (f *viewFlags) add(s *pflag.FlagSet) {
 // minInterval is the shortest time between two refreshes.
 const minInterval = 100 * time.Millisecond
 
-func (f *viewFlags) check() error {
+func (f *viewFlags) check(recording bool) error {
 	switch {
+	case f.at.given() && !recording:
+		return usagef("--at is for a recording")
 	case f.interval < minInterval:
 		return usagef("--interval must be at least %v", minInterval)
 	case !f.once && !f.json && (columns(os.Stdout) == 0 || columns(os.Stdin) == 0):
