@@ -211,11 +211,7 @@ func comparedPage(page *output, paths []string, before, after export.Side) error
 		return err
 	}
 	says, tables := export.Differences(before, after)
-	c := &timeline.Comparison{Title: filepath.Base(paths[1]) + ", compared with " + name, Passage: timeline.Passage{Title: "Differences", Says: says}}
-	for _, t := range tables {
-		titles, rows := t.Texts()
-		c.Tables = append(c.Tables, timeline.Listing{Title: t.Title, Columns: titles, Cells: rows, Numbers: t.Numbers()})
-	}
+	c := &timeline.Comparison{Title: filepath.Base(paths[1]) + ", compared with " + name, Passage: timeline.Passage{Title: "Differences", Says: says, Tables: tables}}
 	return writePage(page, paths[1], outlines, c)
 }
 

@@ -51,21 +51,15 @@ func Diff(w io.Writer, a, b Side, o Options) error {
 	return page.Flush("write diff")
 }
 
-// A TitledTable is a table under a heading.
-type TitledTable struct {
-	Title string
-	*table.Table
-}
-
 // Differences returns what Diff says of two snapshots first, and its tables of memory on GPUs, whole.
-func Differences(a, b Side) (says []string, tables []TitledTable) {
+func Differences(a, b Side) (says []string, tables []table.Listing) {
 	align(&a, &b)
 	for _, x := range []struct {
 		name string
 		by   By
 	}{{"What for", categoryBy}, {"Lines of the program", lineBy}} {
 		if rows := differences(tally(x.by, gpuOnly(a.Snapshot), gpuOnly(b.Snapshot))[""], (*tallied).change); len(rows) > 0 {
-			tables = append(tables, TitledTable{x.name, diffTable(rows, x.by)})
+			tables = append(tables, diffTable(rows, x.by).Listing(x.name))
 		}
 	}
 	return sidesOf(a, b), tables

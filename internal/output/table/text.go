@@ -45,7 +45,7 @@ func (c *Column) figure(n int64) string {
 // out. Numbers are aligned right. Where the table is wider than the page, columns of Ending and
 // Beginning become narrower, the widest first.
 func (t *Table) Text(p *render.Page) {
-	titles, rows := t.Texts()
+	titles, rows := t.texts()
 	widths := make([]int, len(t.Columns))
 	for _, row := range rows {
 		for j, text := range row {
@@ -67,8 +67,8 @@ func (t *Table) Text(p *render.Page) {
 	}
 }
 
-// Texts returns the titles of the columns, and the cells of the rows, as people read them.
-func (t *Table) Texts() (titles []string, rows [][]string) {
+// texts returns the titles of the columns, and the cells of the rows, as people read them.
+func (t *Table) texts() (titles []string, rows [][]string) {
 	for _, c := range t.Columns {
 		titles = append(titles, render.Clean(c.Title))
 	}
@@ -82,12 +82,22 @@ func (t *Table) Texts() (titles []string, rows [][]string) {
 	return titles, rows
 }
 
-// Numbers returns how many columns there are before the first that is not of numbers.
-func (t *Table) Numbers() int {
-	if n := slices.IndexFunc(t.Columns, func(c Column) bool { return !c.right }); n >= 0 {
-		return n
+// A Listing is a table as a page of a browser has it. The first columns are Numbers.
+type Listing struct {
+	Title   string     `json:"title"`
+	Columns []string   `json:"columns"`
+	Cells   [][]string `json:"cells"`
+	Numbers int        `json:"numbers"`
+}
+
+// Listing returns the table as text.
+func (t *Table) Listing(title string) Listing {
+	titles, rows := t.texts()
+	numbers := slices.IndexFunc(t.Columns, func(c Column) bool { return !c.right })
+	if numbers < 0 {
+		numbers = len(t.Columns)
 	}
-	return len(t.Columns)
+	return Listing{title, titles, rows, numbers}
 }
 
 // line returns the cells of a row beside each other.

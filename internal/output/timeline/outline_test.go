@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
@@ -87,7 +88,7 @@ func TestComparison(t *testing.T) {
 	c := &Comparison{
 		Title: "b.gmt, compared with a.gmt", Passage: Passage{
 			Title: "Differences", Says: []string{"1 KiB more memory on GPUs"},
-			Tables: []Listing{{Title: "Lines of the program", Columns: []string{"CHANGE", "BEFORE", "LINE"}, Cells: [][]string{{"+1 KiB", "2 KiB", "<b class=hacked>train.py:7"}}, Numbers: 2}},
+			Tables: []table.Listing{{Title: "Lines of the program", Columns: []string{"CHANGE", "BEFORE", "LINE"}, Cells: [][]string{{"+1 KiB", "2 KiB", "<b class=hacked>train.py:7"}}, Numbers: 2}},
 		},
 	}
 	html, _, _ := written(t, allocatorRecordings+"bert.gmt", Options{Play: replay.Options{At: replay.End}, Compared: c})

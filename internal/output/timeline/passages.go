@@ -3,26 +3,19 @@ package timeline
 import (
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 )
 
 // A Passage is text and tables that the page shows as they are.
 type Passage struct {
-	Title  string        `json:"title"`
-	Says   []string      `json:"says"` // paragraphs
-	Tables []Listing     `json:"tables,omitempty"`
-	At     time.Duration `json:"at,omitempty"` // of which moment it is, since the trace began, 0 for none
+	Title  string          `json:"title"`
+	Says   []string        `json:"says"` // paragraphs
+	Tables []table.Listing `json:"tables,omitempty"`
+	At     time.Duration   `json:"at,omitempty"` // of which moment it is, since the trace began, 0 for none
 	// Again is set for a request that was refused again, so long after At, on a GPU.
 	Again time.Duration `json:"-"`
 	GPU   string        `json:"-"`
-}
-
-// A Listing is a table as text. The first columns are Numbers.
-type Listing struct {
-	Title   string     `json:"title"`
-	Columns []string   `json:"columns"`
-	Cells   [][]string `json:"cells"`
-	Numbers int        `json:"numbers"`
 }
 
 // A Comparison is with another run.
