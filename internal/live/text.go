@@ -49,9 +49,7 @@ func (x *Stack) matches(text string) bool {
 	}
 	has := func(s string) bool { return contains(s, text) }
 	is := has(s.Owner) || has(s.Kind) || has(s.API) || has(s.Process) || has(s.Operator) || has(s.Module) || has(s.Category) || has(fmt.Sprint(s.PID)) ||
-		slices.ContainsFunc(stack, func(l *location) bool {
-			return slices.ContainsFunc(l.Lines, func(f line) bool { return has(f.Function) || has(f.File) })
-		})
+		stacks.Any(stack, func(f *snapshot.Line) bool { return has(f.Function) || has(f.File) })
 	x.match = match{text, stack, is}
 	return is
 }
@@ -61,7 +59,4 @@ func contains(s, text string) bool {
 	return text == "" || strings.Contains(strings.ToLower(s), text)
 }
 
-type (
-	location = snapshot.Location
-	line     = snapshot.Line
-)
+type location = snapshot.Location

@@ -16,15 +16,18 @@ import (
 // Name returns "function file:line" of a frame: C++ without parameters and
 // template arguments, the file by its base name.
 func Name(l *snapshot.Line) string {
-	s := short(l.Function)
 	if l.File == "" {
-		return s
+		return short(l.Function)
 	}
-	s += " " + path.Base(l.File)
-	if l.Line > 0 {
-		s += ":" + strconv.Itoa(l.Line)
+	return short(l.Function) + " " + Where(path.Base(l.File), l.Line)
+}
+
+// Where returns "file:line", or the file where the line is not known.
+func Where(file string, line int) string {
+	if line <= 0 || file == "" {
+		return file
 	}
-	return s
+	return file + ":" + strconv.Itoa(line)
 }
 
 // Frames returns "function file:line" of each frame of a stack, innermost first, with whole
@@ -35,14 +38,7 @@ func Frames(stack []*snapshot.Location, most int, clean func(string) string) (ou
 			if len(out) == most {
 				return append(out, "…")
 			}
-			text := l.Lines[i].Function
-			if file := l.Lines[i].File; file != "" {
-				text += " " + file
-				if n := l.Lines[i].Line; n > 0 {
-					text += ":" + strconv.Itoa(n)
-				}
-			}
-			out = append(out, clean(text))
+			out = append(out, clean(strings.TrimSuffix(l.Lines[i].Function+" "+Where(l.Lines[i].File, l.Lines[i].Line), " ")))
 		}
 	}
 	return out
@@ -51,10 +47,7 @@ func Frames(stack []*snapshot.Location, most int, clean func(string) string) (ou
 // Place returns "file:line function" of a frame, the file as it is given, "" for none: what must not be
 // cut comes first.
 func Place(l *snapshot.Line, file string) string {
-	if l.Line > 0 {
-		file += ":" + strconv.Itoa(l.Line)
-	}
-	return strings.TrimPrefix(file+" "+short(l.Function), " ")
+	return strings.TrimPrefix(Where(file, l.Line)+" "+short(l.Function), " ")
 }
 
 // ShortPaths returns the end of each path: the name with its directory, and with as many more

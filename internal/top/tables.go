@@ -269,13 +269,7 @@ func (m *Model) frameTable(x *live.Stack) *table {
 	}
 	for _, l := range stack {
 		for i := range l.Lines {
-			f := frame{name: render.Plain(l.Lines[i].Function)}
-			if l.Lines[i].File != "" {
-				f.file = render.Plain(l.Lines[i].File)
-				if l.Lines[i].Line > 0 {
-					f.file += fmt.Sprintf(":%d", l.Lines[i].Line)
-				}
-			}
+			f := frame{name: render.Plain(l.Lines[i].Function), file: render.Where(render.Plain(l.Lines[i].File), l.Lines[i].Line)}
 			if l.Mapping != nil {
 				f.module = render.Plain(l.Mapping.Path[strings.LastIndexByte(l.Mapping.Path, '/')+1:])
 			}

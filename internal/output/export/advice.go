@@ -130,9 +130,7 @@ func emptyOwn(o *snapshot.OutOfMemory) string {
 
 // isAllocator reports whether PyTorch's caching allocator is on a stack.
 func isAllocator(stack []*snapshot.Location) bool {
-	return slices.ContainsFunc(stack, func(l *snapshot.Location) bool {
-		return slices.ContainsFunc(l.Lines, func(line snapshot.Line) bool { return strings.Contains(line.Function, "CachingAllocator") })
-	})
+	return stacks.Any(stack, func(line *snapshot.Line) bool { return strings.Contains(line.Function, "CachingAllocator") })
 }
 
 // emptyOther: another traced process on the GPU has enough cached memory.

@@ -125,10 +125,8 @@ func (by By) WithPatterns(texts []string) (By, error) {
 	by = slices.Clone(by)
 	by[i].of = func(s *snapshot.Sample) string {
 		for _, p := range all {
-			if s.Kind != snapshot.Cached && slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool {
-				return slices.ContainsFunc(l.Lines, func(f snapshot.Line) bool {
-					return p.MatchString(fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
-				})
+			if s.Kind != snapshot.Cached && stacks.Any(s.Stack, func(f *snapshot.Line) bool {
+				return p.MatchString(fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
 			}) {
 				return p.name
 			}

@@ -94,10 +94,8 @@ func (l *look) called(pid int) (paths []string, most int64) {
 
 // compiled reports whether torch.compile made a frame.
 func compiled(stack []*snapshot.Location) bool {
-	return slices.ContainsFunc(stack, func(l *snapshot.Location) bool {
-		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool {
-			return strings.Contains(x.File, "/torch/_dynamo/") || strings.Contains(x.File, "/torch/_inductor/") || strings.Contains(x.File, "torchinductor")
-		})
+	return stacks.Any(stack, func(x *snapshot.Line) bool {
+		return strings.Contains(x.File, "/torch/_dynamo/") || strings.Contains(x.File, "/torch/_inductor/") || strings.Contains(x.File, "torchinductor")
 	})
 }
 

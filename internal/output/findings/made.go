@@ -41,9 +41,7 @@ func together(s *snapshot.Sample) bool {
 
 // hasFunction reports whether a frame's function begins with a prefix, whatever its class is.
 func hasFunction(stack []*snapshot.Location, prefix string) bool {
-	return slices.ContainsFunc(stack, func(l *snapshot.Location) bool {
-		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool { return strings.HasPrefix(x.Function, prefix) })
-	})
+	return stacks.Any(stack, func(x *snapshot.Line) bool { return strings.HasPrefix(x.Function, prefix) })
 }
 
 // typeCopies: a few tensors that a conversion made are a tenth of the peak. at::_ops::to_dtype takes no device:

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
 // secondGPUs: a process has most of its memory on one GPU. On another it has a context and little else but
@@ -84,9 +85,7 @@ func (l *look) computes(u *use) bool {
 
 // loaded reports whether torch.load took the memory: PyTorch keeps it when the tensors are freed.
 func loaded(s *snapshot.Sample) bool {
-	return slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool {
-		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool { return strings.HasSuffix(x.File, "/torch/serialization.py") })
-	})
+	return stacks.Any(s.Stack, func(x *snapshot.Line) bool { return strings.HasSuffix(x.File, "/torch/serialization.py") })
 }
 
 // comesWith are the causes of what the driver takes beside a context when the first kernel is loaded.
@@ -197,7 +196,7 @@ func orphans(l *look) (out []Finding) {
 func imports(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		taken := l.where(u, func(s *snapshot.Sample) bool {
-			return snapshot.Class(s.Kind) != event.ClassDriver.String() && slices.ContainsFunc(s.Stack, importing)
+			return snapshot.Class(s.Kind) != event.ClassDriver.String() && stacks.Any(s.Stack, importing)
 		})
 		bytes, _ := l.sumOf(taken)
 		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
@@ -216,8 +215,6 @@ func imports(l *look) (out []Finding) {
 }
 
 // importing reports whether a frame is of the import system of Python.
-func importing(l *snapshot.Location) bool {
-	return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool {
-		return strings.HasPrefix(x.File, "<frozen importlib._bootstrap")
-	})
+func importing(x *snapshot.Line) bool {
+	return strings.HasPrefix(x.File, "<frozen importlib._bootstrap")
 }

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -87,10 +86,7 @@ func (s *Stacks) lines(l *snapshot.Location) []int {
 	frames := make([]int, len(l.Lines))
 	for i := len(l.Lines) - 1; i >= 0; i-- {
 		line := &l.Lines[i]
-		where := line.File
-		if line.Line > 0 {
-			where = fmt.Sprintf("%s:%d", line.File, line.Line)
-		}
+		where := render.Where(line.File, line.Line)
 		if where == "" && l.Mapping != nil {
 			where = l.Mapping.Path
 		}
