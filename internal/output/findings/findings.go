@@ -75,32 +75,52 @@ const (
 var Rules = []Rule{
 	{"growth", "memory that grows with each training step", []Need{Tensors, Steps}, growing},
 	{"old-graph", "an autograd graph that outlives its training step", []Need{Heap, Tensors, Steps}, oldGraphs},
-	{"collected-graphs", "a container that keeps autograd graphs", []Need{Heap}, collectedGraphs},
+	{"collected-graphs", "a container that keeps autograd graphs", []Need{Heap}, inHeaps(collectedGraphs)},
 	{"gathered", "results that a container gathers", []Need{Heap, Tensors}, gathered},
-	{"small-view", "a small tensor that keeps a large storage", []Need{Heap}, smallViews},
+	{"small-view", "a small tensor that keeps a large storage", []Need{Heap}, inHeaps(smallViews)},
 	{"no-backward", "activations kept for a backward pass that never runs", []Need{Heap, Tensors}, noBackward},
-	{"frozen-copy", "a copy of a model that is not trained", []Need{Heap}, frozenCopies},
+	{"frozen-copy", "a copy of a model that is not trained", []Need{Heap}, inHeaps(frozenCopies)},
 	{"idle-module", "modules that were not called", []Need{Heap, Tensors}, idleModules},
-	{"stale-gradients", "gradients that outlive the step that used them", []Need{Tensors, Steps}, staleGradients},
-	{"hook", "a hook that keeps tensors", []Need{Heap}, heldBy("hook")},
-	{"traceback", "a traceback that keeps tensors", []Need{Heap}, heldBy("traceback")},
-	{"second-copy", "a second copy of a model's parameters", []Need{Heap}, secondCopies},
-	{"cycle", "a reference cycle that is never collected", []Need{Heap}, cycles},
-	{"waiting", "freed memory that waits for another stream", []Need{Heap}, waiting},
-	{"optimizer-temporaries", "an optimizer's temporaries at the peak", []Need{Tensors}, optimizerTemporaries},
-	{"type-copy", "a large copy of one tensor to another type at the peak", []Need{Tensors}, typeCopies},
-	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, checkpointing},
-	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, workspaces},
+	{"stale-gradients", "gradients that outlive the step that used them", []Need{Tensors, Steps}, ofUses(staleGradients)},
+	{"hook", "a hook that keeps tensors", []Need{Heap}, inHeaps(heldBy("hook"))},
+	{"traceback", "a traceback that keeps tensors", []Need{Heap}, inHeaps(heldBy("traceback"))},
+	{"second-copy", "a second copy of a model's parameters", []Need{Heap}, inHeaps(secondCopies)},
+	{"cycle", "a reference cycle that is never collected", []Need{Heap}, inHeaps(cycles)},
+	{"waiting", "freed memory that waits for another stream", []Need{Heap}, inHeaps(waiting)},
+	{"optimizer-temporaries", "an optimizer's temporaries at the peak", []Need{Tensors}, ofUses(optimizerTemporaries)},
+	{"type-copy", "a large copy of one tensor to another type at the peak", []Need{Tensors}, ofUses(typeCopies)},
+	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, ofUses(checkpointing)},
+	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, ofUses(workspaces)},
 	{"plans", "plans of cuFFT for many shapes", []Need{Driver}, plans},
-	{"buckets", "gradients that DistributedDataParallel has twice", []Need{Tensors}, buckets},
+	{"buckets", "gradients that DistributedDataParallel has twice", []Need{Tensors}, ofUses(buckets)},
 	{"fragmentation", fmt.Sprintf("memory lost to fragmentation (%s and %d %% of what is reserved, or more)", bytefmt.Format(leastFragmented), leastReserved), []Need{Tensors}, fragmentation},
 	{"setting", "memory that another setting of PyTorch's allocator saves", []Need{Tensors}, settings},
 	{"graph-pools", "several private pools of CUDA graphs", []Need{Tensors}, graphPools},
 	{"communicators", "many communicators of NCCL", []Need{Driver}, communicators},
-	{"second-gpu", "a context on an unused GPU", []Need{Driver}, secondGPUs},
-	{"workers", "workers with their own context", []Need{Driver}, workers},
+	{"second-gpu", "a context on an unused GPU", []Need{Driver}, ofUses(secondGPUs)},
+	{"workers", "workers with their own context", []Need{Driver}, ofUses(workers)},
 	{"orphan", "a process that outlives its parent", []Need{Driver}, orphans},
-	{"import", "memory that an import takes", []Need{Driver}, imports},
+	{"import", "memory that an import takes", []Need{Driver}, ofUses(imports)},
+}
+
+// inHeaps is a rule that looks at one heap after the other.
+func inHeaps(find func(snapshot.Heap) []Finding) func(*look) []Finding {
+	return func(l *look) (out []Finding) {
+		for _, h := range l.heaps {
+			out = append(out, find(h)...)
+		}
+		return out
+	}
+}
+
+// ofUses is a rule that looks at what one process holds on one GPU after the other.
+func ofUses(find func(*look, *use) []Finding) func(*look) []Finding {
+	return func(l *look) (out []Finding) {
+		for _, u := range l.uses {
+			out = append(out, find(l, u)...)
+		}
+		return out
+	}
 }
 
 // Names returns the names of all rules.

@@ -112,35 +112,33 @@ const leastStale = 5
 
 // staleGradients: at the peak the optimizer has used gradients already, and the backward pass that needs their
 // memory has not begun.
-func staleGradients(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		last := lastStep(l.peak, u.pid)
-		if last.IsZero() {
-			continue
+func staleGradients(l *look, u *use) (out []Finding) {
+	last := lastStep(l.peak, u.pid)
+	if last.IsZero() {
+		return out
+	}
+	var stale int64
+	var samples []*snapshot.Sample
+	begun := false // the backward pass, or the next step
+	for i := range l.peak.Live {
+		a := &l.peak.Live[i]
+		s := &l.peak.Samples[a.Sample]
+		switch {
+		case s.PID != u.pid || s.GPU != u.gpu || s.Kind != snapshot.Tensor:
+		case s.Category == stacks.Gradient && a.Time.Before(last) && stacks.Backward(s.Stack):
+			stale += a.Size
+			samples = append(samples, s)
+		case !a.Time.Before(last):
+			call, ok := stacks.Step(s.Stack)
+			begun = begun || s.Category == stacks.Gradient || stacks.Backward(s.Stack) || ok && call.ID != 0
 		}
-		var stale int64
-		var samples []*snapshot.Sample
-		begun := false // the backward pass, or the next step
-		for i := range l.peak.Live {
-			a := &l.peak.Live[i]
-			s := &l.peak.Samples[a.Sample]
-			switch {
-			case s.PID != u.pid || s.GPU != u.gpu || s.Kind != snapshot.Tensor:
-			case s.Category == stacks.Gradient && a.Time.Before(last) && stacks.Backward(s.Stack):
-				stale += a.Size
-				samples = append(samples, s)
-			case !a.Time.Before(last):
-				call, ok := stacks.Step(s.Stack)
-				begun = begun || s.Category == stacks.Gradient || stacks.Backward(s.Stack) || ok && call.ID != 0
-			}
-		}
-		if !begun && matters(stale, u.bytes) && stale >= u.bytes/100*leastStale {
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("Gradients from before the last step are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
-				Bytes:  stale,
-				Change: "Call optimizer.zero_grad() right after its step(), once nothing reads .grad any more, without set_to_none=False: that saves up to that much. Set requires_grad_(False) on parameters that no optimizer has.",
-			})
-		}
+	}
+	if !begun && matters(stale, u.bytes) && stale >= u.bytes/100*leastStale {
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("Gradients from before the last step are still held at the peak: %s, in %s.", bytefmt.Format(stale), bytefmt.Counted(len(samples), "tensor")),
+			Bytes:  stale,
+			Change: "Call optimizer.zero_grad() right after its step(), once nothing reads .grad any more, without set_to_none=False: that saves up to that much. Set requires_grad_(False) on parameters that no optimizer has.",
+		})
 	}
 	return out
 }

@@ -84,22 +84,20 @@ func onlyView(s *holder.Storage) bool {
 
 // smallViews: the one tensor that lies in a storage is an eighth of it or less. One scalar alone may be a
 // loss: those of PyTorch keep a storage as large as what they are the mean of.
-func smallViews(l *look) (out []Finding) {
+func smallViews(h snapshot.Heap) (out []Finding) {
 	const less = 8
-	for _, h := range l.heaps {
-		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
-			n := tensorBytes(s)
-			return s.Role == holder.NoRole && onlyView(s) && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
-		}) {
-			if !matters(k.bytes, onGPU(h.Reading)) || k.storages == 1 && k.scalar {
-				continue
-			}
-			says := fmt.Sprintf("`%s` has %s, but keeps a storage of %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
-			if k.storages > 1 {
-				says = fmt.Sprintf("%d small tensors, `%s`, of %s each, keep storages of %s in all.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
-			}
-			out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy: x.detach().clone(). Leave out detach() only if you differentiate through it."})
+	for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
+		n := tensorBytes(s)
+		return s.Role == holder.NoRole && onlyView(s) && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
+	}) {
+		if !matters(k.bytes, onGPU(h.Reading)) || k.storages == 1 && k.scalar {
+			continue
 		}
+		says := fmt.Sprintf("`%s` has %s, but keeps a storage of %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+		if k.storages > 1 {
+			says = fmt.Sprintf("%d small tensors, `%s`, of %s each, keep storages of %s in all.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+		}
+		out = append(out, Finding{Says: says, Bytes: k.bytes, object: object{h.PID, k.path}, Change: "Keep a copy: x.detach().clone(). Leave out detach() only if you differentiate through it."})
 	}
 	return out
 }
@@ -234,21 +232,19 @@ func freedBy(s *snapshot.Snapshot, pid int) map[**snapshot.Location]int64 {
 
 // collectedGraphs: a container that is no local variable of a running function keeps autograd graphs of
 // many items.
-func collectedGraphs(l *look) (out []Finding) {
+func collectedGraphs(h snapshot.Heap) (out []Finding) {
 	const many = 8
-	for _, h := range l.heaps {
-		for _, r := range holder.AlikeRetainers(h.Reading.Retainers) {
-			graph := bytesOf(r.Graph)
-			if r.Items < many || strings.Contains(r.Holder, ": local ") || !matters(graph, onGPU(h.Reading)) || graph < bytesOf(r.Retained)/2 {
-				continue
-			}
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
-				Bytes:  graph,
-				object: object{h.PID, r.Holder},
-				Change: "For logging, append x.item(), or x.detach().clone(), which does not wait for the GPU. To train on the sum, call backward() on each item as it is made, if they share no graph: gradients add up (under DDP, all but the last in no_sync()).",
-			})
+	for _, r := range holder.AlikeRetainers(h.Reading.Retainers) {
+		graph := bytesOf(r.Graph)
+		if r.Items < many || strings.Contains(r.Holder, ": local ") || !matters(graph, onGPU(h.Reading)) || graph < bytesOf(r.Retained)/2 {
+			continue
 		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("`%s`, a %s of %s, keeps the autograd graphs of its items: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
+			Bytes:  graph,
+			object: object{h.PID, r.Holder},
+			Change: "For logging, append x.item(), or x.detach().clone(), which does not wait for the GPU. To train on the sum, call backward() on each item as it is made, if they share no graph: gradients add up (under DDP, all but the last in no_sync()).",
+		})
 	}
 	return out
 }
@@ -338,33 +334,31 @@ func (r *read) evaluates() (since time.Time, evaluates bool) {
 const mostTrees = 100
 
 // frozenCopies: two trees of modules have parameters of the same shapes, and those of one need no gradient.
-func frozenCopies(l *look) (out []Finding) {
-	for _, h := range l.heaps {
-		trees, trained := map[string]map[shape]int{}, map[string]bool{}
-		bytes := map[string]int64{}
-		for i := range h.Reading.Storages {
-			s := &h.Reading.Storages[i]
-			if root := rootOf(s.Module); s.OnGPU() && s.Role == holder.Parameter && root != "" {
-				keyed.Map(trees, root)[shapeOf(s)]++
-				bytes[root] += bytesOf(s.Bytes)
-				trained[root] = trained[root] || s.RequiresGrad
-			}
+func frozenCopies(h snapshot.Heap) (out []Finding) {
+	trees, trained := map[string]map[shape]int{}, map[string]bool{}
+	bytes := map[string]int64{}
+	for i := range h.Reading.Storages {
+		s := &h.Reading.Storages[i]
+		if root := rootOf(s.Module); s.OnGPU() && s.Role == holder.Parameter && root != "" {
+			keyed.Map(trees, root)[shapeOf(s)]++
+			bytes[root] += bytesOf(s.Bytes)
+			trained[root] = trained[root] || s.RequiresGrad
 		}
-		names := slices.Sorted(maps.Keys(trees))
-		names = names[:min(len(names), mostTrees)]
-		for _, copied := range names {
-			for _, model := range names {
-				if trained[copied] || !trained[model] || len(trees[copied]) < 2 || !maps.Equal(trees[copied], trees[model]) || !matters(bytes[copied], onGPU(h.Reading)) {
-					continue
-				}
-				out = append(out, Finding{
-					Says:   fmt.Sprintf("`%s` has the same layers as `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
-					Bytes:  bytes[copied],
-					object: object{h.PID, copied},
-					Change: "If it is an average for evaluation, use torch.optim.swa_utils.AveragedModel(model, device=\"cpu\"), which copies the weights at each update. If it is a reference that never changes, compute its outputs once and drop it, or use bfloat16 (less exact).",
-				})
-				break
+	}
+	names := slices.Sorted(maps.Keys(trees))
+	names = names[:min(len(names), mostTrees)]
+	for _, copied := range names {
+		for _, model := range names {
+			if trained[copied] || !trained[model] || len(trees[copied]) < 2 || !maps.Equal(trees[copied], trees[model]) || !matters(bytes[copied], onGPU(h.Reading)) {
+				continue
 			}
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("`%s` has the same layers as `%s`, and needs no gradient: %s.", copied, model, bytefmt.Format(bytes[copied])),
+				Bytes:  bytes[copied],
+				object: object{h.PID, copied},
+				Change: "If it is an average for evaluation, use torch.optim.swa_utils.AveragedModel(model, device=\"cpu\"), which copies the weights at each update. If it is a reference that never changes, compute its outputs once and drop it, or use bfloat16 (less exact).",
+			})
+			break
 		}
 	}
 	return out
@@ -386,7 +380,7 @@ func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time
 }
 
 // heldBy finds what is reached through a hook, or a traceback.
-func heldBy(what string) func(*look) []Finding {
+func heldBy(what string) func(snapshot.Heap) []Finding {
 	kinds := map[string]struct{ says, change string }{
 		"hook": {"A hook keeps %[2]s in %[3]s: %[1]s.",
 			"If it is your own hook, clear that container after each step, and if no loss uses it, store x.detach().cpu() in it. To remove the hook, call remove() of what its registration returned."},
@@ -403,57 +397,53 @@ func heldBy(what string) func(*look) []Finding {
 		}
 		return ""
 	}
-	return func(l *look) (out []Finding) {
-		for _, h := range l.heaps {
-			var all []keep
-			for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
-				return (s.Role == holder.NoRole || s.Role == holder.Activation) && owner(s.Holder) != ""
-			}) {
-				i := slices.IndexFunc(all, func(x keep) bool { return owner(x.path) == owner(k.path) })
-				if i < 0 {
-					all = append(all, k)
-					continue
-				}
-				all[i].bytes, all[i].storages, all[i].others = all[i].bytes+k.bytes, all[i].storages+k.storages, all[i].others+1
+	return func(h snapshot.Heap) (out []Finding) {
+		var all []keep
+		for _, k := range keeps(h.Reading, func(s *holder.Storage) bool {
+			return (s.Role == holder.NoRole || s.Role == holder.Activation) && owner(s.Holder) != ""
+		}) {
+			i := slices.IndexFunc(all, func(x keep) bool { return owner(x.path) == owner(k.path) })
+			if i < 0 {
+				all = append(all, k)
+				continue
 			}
-			for _, k := range all {
-				if !matters(k.bytes, onGPU(h.Reading)) {
-					continue
-				}
-				names := "`" + k.path + "`"
-				if k.others > 0 {
-					names += fmt.Sprintf(" and %d more", k.others)
-				}
-				out = append(out, Finding{
-					Says:  fmt.Sprintf(kinds[what].says, names, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
-					Bytes: k.bytes, Change: kinds[what].change, object: object{h.PID, k.path},
-				})
+			all[i].bytes, all[i].storages, all[i].others = all[i].bytes+k.bytes, all[i].storages+k.storages, all[i].others+1
+		}
+		for _, k := range all {
+			if !matters(k.bytes, onGPU(h.Reading)) {
+				continue
 			}
+			names := "`" + k.path + "`"
+			if k.others > 0 {
+				names += fmt.Sprintf(" and %d more", k.others)
+			}
+			out = append(out, Finding{
+				Says:  fmt.Sprintf(kinds[what].says, names, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
+				Bytes: k.bytes, Change: kinds[what].change, object: object{h.PID, k.path},
+			})
 		}
 		return out
 	}
 }
 
 // cycles: only objects that refer to each other hold it, through C++, where no collector looks.
-func cycles(l *look) (out []Finding) {
-	for _, h := range l.heaps {
-		for _, k := range keeps(h.Reading, (*holder.Storage).Stuck) {
-			if matters(k.bytes, onGPU(h.Reading)) {
-				change := "Set .grad to None after each use, as optimizer.zero_grad() does, and before you drop the model. Without DDP or FSDP, torch.autograd.grad(loss, parameters, create_graph=True) avoids the cycle."
-				switch {
-				case strings.HasSuffix(k.path, holder.GradientCycle):
-				case !strings.Contains(k.path, "Backward"): // not on what autograd made of a Function
-					change = "Delete one of the references on that path when you no longer need what it leads to."
-				default:
-					change = "In forward, call ctx.save_for_backward(*tensors) instead of storing them on ctx, and read ctx.saved_tensors in backward."
-				}
-				out = append(out, Finding{
-					Says:   fmt.Sprintf("%s in %s leaked: they are in a reference cycle that gc.collect() cannot free: %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), strings.TrimPrefix(k.path, holder.CyclePrefix)),
-					Bytes:  k.bytes,
-					Change: change,
-					object: object{h.PID, k.path},
-				})
+func cycles(h snapshot.Heap) (out []Finding) {
+	for _, k := range keeps(h.Reading, (*holder.Storage).Stuck) {
+		if matters(k.bytes, onGPU(h.Reading)) {
+			change := "Set .grad to None after each use, as optimizer.zero_grad() does, and before you drop the model. Without DDP or FSDP, torch.autograd.grad(loss, parameters, create_graph=True) avoids the cycle."
+			switch {
+			case strings.HasSuffix(k.path, holder.GradientCycle):
+			case !strings.Contains(k.path, "Backward"): // not on what autograd made of a Function
+				change = "Delete one of the references on that path when you no longer need what it leads to."
+			default:
+				change = "In forward, call ctx.save_for_backward(*tensors) instead of storing them on ctx, and read ctx.saved_tensors in backward."
 			}
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("%s in %s leaked: they are in a reference cycle that gc.collect() cannot free: %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), strings.TrimPrefix(k.path, holder.CyclePrefix)),
+				Bytes:  k.bytes,
+				Change: change,
+				object: object{h.PID, k.path},
+			})
 		}
 	}
 	return out
@@ -461,32 +451,30 @@ func cycles(l *look) (out []Finding) {
 
 // waiting: the program freed the blocks, and the allocator may not reuse them yet. One or two wait where
 // batches are copied ahead. Several are of one size: one line made them again and again.
-func waiting(l *look) (out []Finding) {
+func waiting(h snapshot.Heap) (out []Finding) {
 	const many = 4
-	for _, h := range l.heaps {
-		var bytes, reserved int64
-		blocks, alike := 0, map[uint64]int{}
-		for i := range h.Reading.Allocators {
-			a := &h.Reading.Allocators[i]
-			reserved += bytesOf(a.Sum().Reserved)
-			for j := range a.Blocks {
-				if b := &a.Blocks[j]; b.State == holder.Waiting {
-					bytes, blocks = bytes+bytesOf(b.Size), blocks+1
-					alike[b.Size]++
-				}
+	var bytes, reserved int64
+	blocks, alike := 0, map[uint64]int{}
+	for i := range h.Reading.Allocators {
+		a := &h.Reading.Allocators[i]
+		reserved += bytesOf(a.Sum().Reserved)
+		for j := range a.Blocks {
+			if b := &a.Blocks[j]; b.State == holder.Waiting {
+				bytes, blocks = bytes+bytesOf(b.Size), blocks+1
+				alike[b.Size]++
 			}
 		}
-		most := 0
-		for _, n := range alike {
-			most = max(most, n)
-		}
-		if matters(bytes, reserved) && most >= many {
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
-				Bytes:  bytes,
-				Change: "If NCCL's collectives did this, upgrade to PyTorch 2.8 (before it: TORCH_NCCL_AVOID_RECORD_STREAMS=1); if FSDP1 did, use fully_shard. If your code calls record_stream: before the last reference goes, call own.wait_stream(other), where own is the stream that made it, and only then leave out record_stream. If the CPU runs many steps ahead, synchronize every few steps.",
-			})
-		}
+	}
+	most := 0
+	for _, n := range alike {
+		most = max(most, n)
+	}
+	if matters(bytes, reserved) && most >= many {
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("%d tensors (%s) are freed, but PyTorch cannot reuse them yet: they wait for another stream (record_stream).", blocks, bytefmt.Format(bytes)),
+			Bytes:  bytes,
+			Change: "If NCCL's collectives did this, upgrade to PyTorch 2.8 (before it: TORCH_NCCL_AVOID_RECORD_STREAMS=1); if FSDP1 did, use fully_shard. If your code calls record_stream: before the last reference goes, call own.wait_stream(other), where own is the stream that made it, and only then leave out record_stream. If the CPU runs many steps ahead, synchronize every few steps.",
+		})
 	}
 	return out
 }
@@ -500,39 +488,37 @@ type shape struct {
 func shapeOf(s *holder.Storage) shape { return shape{fmt.Sprint(s.Shape), s.DType, s.Bytes} }
 
 // secondCopies: what one variable holds has the shapes of a model's parameters, most of them.
-func secondCopies(l *look) (out []Finding) {
-	for _, h := range l.heaps {
-		model, others := map[shape]int{}, map[string]map[shape]int{}
-		var all int64
-		for i := range h.Reading.Storages {
-			s := &h.Reading.Storages[i]
-			if !s.OnGPU() {
-				continue
-			}
-			of := shapeOf(s)
-			switch root := rootOf(s.Holder); {
-			case s.Role == holder.Parameter:
-				model[of]++
-				all += bytesOf(s.Bytes)
-			case s.Role == holder.NoRole && root != "":
-				keyed.Map(others, root)[of]++
-			}
+func secondCopies(h snapshot.Heap) (out []Finding) {
+	model, others := map[shape]int{}, map[string]map[shape]int{}
+	var all int64
+	for i := range h.Reading.Storages {
+		s := &h.Reading.Storages[i]
+		if !s.OnGPU() {
+			continue
 		}
-		for root, shapes := range others {
-			var bytes int64
-			n := 0
-			for of, count := range shapes {
-				same := min(count, model[of])
-				n, bytes = n+same, bytes+int64(same)*bytesOf(of.bytes)
-			}
-			if n >= 4 && bytes >= all/100*80 && matters(bytes, onGPU(h.Reading)) {
-				out = append(out, Finding{
-					Says:   fmt.Sprintf("`%s` holds %[3]s with the shapes of the model's parameters: %[2]s.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
-					Bytes:  bytes,
-					object: object{h.PID, root},
-					Change: "If it is a loaded checkpoint, use torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. If it is your best state so far, keep it on the CPU.",
-				})
-			}
+		of := shapeOf(s)
+		switch root := rootOf(s.Holder); {
+		case s.Role == holder.Parameter:
+			model[of]++
+			all += bytesOf(s.Bytes)
+		case s.Role == holder.NoRole && root != "":
+			keyed.Map(others, root)[of]++
+		}
+	}
+	for root, shapes := range others {
+		var bytes int64
+		n := 0
+		for of, count := range shapes {
+			same := min(count, model[of])
+			n, bytes = n+same, bytes+int64(same)*bytesOf(of.bytes)
+		}
+		if n >= 4 && bytes >= all/100*80 && matters(bytes, onGPU(h.Reading)) {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("`%s` holds %[3]s with the shapes of the model's parameters: %[2]s.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
+				Bytes:  bytes,
+				object: object{h.PID, root},
+				Change: "If it is a loaded checkpoint, use torch.load(..., map_location=\"cpu\"), and delete it after load_state_dict. If it is your best state so far, keep it on the CPU.",
+			})
 		}
 	}
 	sorting.Stable(out, func(a, b Finding) int { return strings.Compare(a.Says, b.Says) })

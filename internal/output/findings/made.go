@@ -17,19 +17,17 @@ const leastOfPeak = 10
 
 // optimizerTemporaries: an optimizer that computes all parameters at once (foreach) makes tensors as
 // large as all of them, only within its step.
-func optimizerTemporaries(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		made := l.where(u, func(s *snapshot.Sample) bool {
-			call, ok := stacks.Step(s.Stack)
-			return ok && call.ID != 0 && tensor(s, stacks.OptimizerTemporary) && together(s)
+func optimizerTemporaries(l *look, u *use) (out []Finding) {
+	made := l.where(u, func(s *snapshot.Sample) bool {
+		call, ok := stacks.Step(s.Stack)
+		return ok && call.ID != 0 && tensor(s, stacks.OptimizerTemporary) && together(s)
+	})
+	if bytes, _ := l.sumOf(made); matters(bytes, u.bytes) && bytes >= u.bytes/100*leastOfPeak {
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("The optimizer's step%s makes %s of temporary tensors at the peak, because it updates all parameters together (foreach).", l.lines(made)[0].at(), bytefmt.Format(bytes)),
+			Bytes:  bytes,
+			Change: "Pass fused=True (Adam, AdamW, SGD; it rounds differently), or else foreach=False, which is slower. When you resume, also set it in state[\"param_groups\"] before load_state_dict(state), which takes it from there.",
 		})
-		if bytes, _ := l.sumOf(made); matters(bytes, u.bytes) && bytes >= u.bytes/100*leastOfPeak {
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("The optimizer's step%s makes %s of temporary tensors at the peak, because it updates all parameters together (foreach).", l.lines(made)[0].at(), bytefmt.Format(bytes)),
-				Bytes:  bytes,
-				Change: "Pass fused=True (Adam, AdamW, SGD; it rounds differently), or else foreach=False, which is slower. When you resume, also set it in state[\"param_groups\"] before load_state_dict(state), which takes it from there.",
-			})
-		}
 	}
 	return out
 }
@@ -46,65 +44,61 @@ func hasFunction(stack []*snapshot.Location, prefix string) bool {
 
 // typeCopies: a few tensors that a conversion made are a tenth of the peak. at::_ops::to_dtype takes no device:
 // other forms of .to() may copy from elsewhere.
-func typeCopies(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		for _, s := range l.where(u, func(s *snapshot.Sample) bool {
-			return s.Operator == "aten::to" && hasFunction(s.Stack, "at::_ops::to_dtype::") && s.InuseObjects <= 4 && (tensor(s, stacks.Activation) || tensor(s, stacks.Temporary))
-		}) {
-			bytes := l.held(s)
-			if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
-				continue
-			}
-			what := "A copy of one tensor in another type takes"
-			if s.InuseObjects > 1 {
-				what = fmt.Sprintf("Copies of %d tensors in another type take", s.InuseObjects)
-			}
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("%s %s of the peak%s.", what, bytefmt.Format(bytes), madeAt(line(s))),
-				Bytes:  bytes,
-				Change: "If these are logits, use a fused linear cross-entropy (Liger; torchtune). Or compute projection and loss in chunks, each under checkpoint(use_reentrant=False), with reduction=\"sum\", and divide by the number of labels at the end. Otherwise leave out the conversion, if you can.",
-			})
+func typeCopies(l *look, u *use) (out []Finding) {
+	for _, s := range l.where(u, func(s *snapshot.Sample) bool {
+		return s.Operator == "aten::to" && hasFunction(s.Stack, "at::_ops::to_dtype::") && s.InuseObjects <= 4 && (tensor(s, stacks.Activation) || tensor(s, stacks.Temporary))
+	}) {
+		bytes := l.held(s)
+		if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
+			continue
 		}
+		what := "A copy of one tensor in another type takes"
+		if s.InuseObjects > 1 {
+			what = fmt.Sprintf("Copies of %d tensors in another type take", s.InuseObjects)
+		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("%s %s of the peak%s.", what, bytefmt.Format(bytes), madeAt(line(s))),
+			Bytes:  bytes,
+			Change: "If these are logits, use a fused linear cross-entropy (Liger; torchtune). Or compute projection and loss in chunks, each under checkpoint(use_reentrant=False), with reduction=\"sum\", and divide by the number of labels at the end. Otherwise leave out the conversion, if you can.",
+		})
 	}
 	return out
 }
 
 // checkpointing: activations of modules that are checkpointed are held, a second backward pass has begun, so
 // that one has ended, and none recomputed anything.
-func checkpointing(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		begun, again := int64(0), false
-		for i := range l.end.Samples {
-			s := &l.end.Samples[i]
-			if s.PID != u.pid || s.Kind != snapshot.Tensor {
-				continue
-			}
-			if s.Category == stacks.Gradient && hasFunction(s.Stack, "_make_grads") {
-				begun += s.AllocObjects
-			}
-			again = again || stacks.Checkpointed(s.Stack) == stacks.CheckpointAgain
-		}
-		if begun < 2 || again {
+func checkpointing(l *look, u *use) (out []Finding) {
+	begun, again := int64(0), false
+	for i := range l.end.Samples {
+		s := &l.end.Samples[i]
+		if s.PID != u.pid || s.Kind != snapshot.Tensor {
 			continue
 		}
-		told := func(where, why, change string, is func(*snapshot.Sample) bool) {
-			kept := l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Activation) && is(s) })
-			bytes, objects := l.sumOf(kept)
-			if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
-				return
-			}
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("Gradient checkpointing%s has no effect%s: %s (%s)%s, stay until the backward pass, which recomputes nothing.", where, why, bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes), madeAt(l.lines(kept)[0].name)),
-				Bytes:  bytes,
-				Change: change,
-			})
+		if s.Category == stacks.Gradient && hasFunction(s.Stack, "_make_grads") {
+			begun += s.AllocObjects
 		}
-		told("", "", "Tensors that a torch.autograd.Function stores on ctx stay: call ctx.save_for_backward(...) instead, and read ctx.saved_tensors in backward.",
-			func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
-		if path, classes := l.evalMode(u.pid); path != "" {
-			told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode. Dropout is then on again, and BatchNorm updates its statistics.",
-				func(s *snapshot.Sample) bool { return classes[s.Module] })
+		again = again || stacks.Checkpointed(s.Stack) == stacks.CheckpointAgain
+	}
+	if begun < 2 || again {
+		return out
+	}
+	told := func(where, why, change string, is func(*snapshot.Sample) bool) {
+		kept := l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Activation) && is(s) })
+		bytes, objects := l.sumOf(kept)
+		if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
+			return
 		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("Gradient checkpointing%s has no effect%s: %s (%s)%s, stay until the backward pass, which recomputes nothing.", where, why, bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes), madeAt(l.lines(kept)[0].name)),
+			Bytes:  bytes,
+			Change: change,
+		})
+	}
+	told("", "", "Tensors that a torch.autograd.Function stores on ctx stay: call ctx.save_for_backward(...) instead, and read ctx.saved_tensors in backward.",
+		func(s *snapshot.Sample) bool { return stacks.Checkpointed(s.Stack) == stacks.CheckpointForward })
+	if path, classes := l.evalMode(u.pid); path != "" {
+		told(" of `"+path+"`", ", because the model is in eval mode", "Call model.train() before training, and again after each evaluation: from_pretrained() returns a model in eval mode. Dropout is then on again, and BatchNorm updates its statistics.",
+			func(s *snapshot.Sample) bool { return classes[s.Module] })
 	}
 	return out
 }
@@ -131,18 +125,16 @@ func (l *look) evalMode(pid int) (path string, classes map[string]bool) {
 
 // workspaces: cuBLAS has a workspace for each thread and each stream that called it. Two threads, the
 // program's and autograd's, with three streams are usual: a CUDA graph is captured on one, after another.
-func workspaces(l *look) (out []Finding) {
+func workspaces(l *look, u *use) (out []Finding) {
 	const usual = 6
-	for _, u := range l.uses {
-		all := l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Workspace) })
-		bytes, _ := l.sumOf(all)
-		if objects := mostAlike(all); objects > usual && matters(bytes, u.bytes) {
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), one for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
-				Bytes:  bytes,
-				Change: "Multiply on fewer streams and threads, or start with CUBLAS_WORKSPACE_CONFIG=:16:8 (128 KiB each; :4096:2, 8 MiB, costs less speed on Hopper), which may be slower and round differently.",
-			})
-		}
+	all := l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Workspace) })
+	bytes, _ := l.sumOf(all)
+	if objects := mostAlike(all); objects > usual && matters(bytes, u.bytes) {
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("cuBLAS keeps %d workspaces (%s), one for each stream and thread that multiplies matrices%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
+			Bytes:  bytes,
+			Change: "Multiply on fewer streams and threads, or start with CUBLAS_WORKSPACE_CONFIG=:16:8 (128 KiB each; :4096:2, 8 MiB, costs less speed on Hopper), which may be slower and round differently.",
+		})
 	}
 	return out
 }
@@ -173,21 +165,19 @@ func plans(l *look) (out []Finding) {
 
 // buckets: DistributedDataParallel copies each gradient into a bucket, to send it. Both are held. It makes its
 // buckets anew once, and the old ones may still be there at the peak.
-func buckets(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		copied, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
-			return tensor(s, stacks.Bucket)
-		}))
-		gradients, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
-			return tensor(s, stacks.Gradient)
-		}))
-		if bytes := min(copied, gradients); matters(bytes, u.bytes) && copied >= gradients/100*80 {
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("DistributedDataParallel has a copy of each gradient in its buckets: %s.", bytefmt.Format(bytes)),
-				Bytes:  bytes,
-				Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Never call .grad.detach_(), and clone a .grad that you keep.",
-			})
-		}
+func buckets(l *look, u *use) (out []Finding) {
+	copied, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
+		return tensor(s, stacks.Bucket)
+	}))
+	gradients, _ := l.sumOf(l.where(u, func(s *snapshot.Sample) bool {
+		return tensor(s, stacks.Gradient)
+	}))
+	if bytes := min(copied, gradients); matters(bytes, u.bytes) && copied >= gradients/100*80 {
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("DistributedDataParallel has a copy of each gradient in its buckets: %s.", bytefmt.Format(bytes)),
+			Bytes:  bytes,
+			Change: "Pass gradient_as_bucket_view=True to it: each .grad is then a part of its bucket. Never call .grad.detach_(), and clone a .grad that you keep.",
+		})
 	}
 	return out
 }

@@ -16,35 +16,33 @@ import (
 // secondGPUs: a process has most of its memory on one GPU. On another it has a context and little else but
 // what torch.load put there; or it has less there than on its own, and another process of its command has
 // most of its memory there.
-func secondGPUs(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		context, only := l.onlyContext(u, loaded)
-		if context == nil {
-			continue
-		}
-		i := slices.IndexFunc(l.uses, func(other *use) bool {
-			return other.pid == u.pid && other.gpu != u.gpu && l.computes(other) && other.bytes > u.bytes
-		})
-		if i < 0 || u.bytes < leastBytes || !only && (2*u.bytes > l.uses[i].bytes || !l.others(u)) {
-			continue
-		}
-		change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) at the start."
-		switch {
-		case l.jax(u.pid):
-			only := "CUDA_VISIBLE_DEVICES set to its own alone"
-			if _, err := strconv.ParseUint(l.uses[i].gpu, 10, 8); err == nil { // no part of a GPU, and no address
-				only = "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=" + l.uses[i].gpu
-			}
-			change = fmt.Sprintf("JAX opens each GPU that it sees. Start the program with %s, which makes that its GPU 0, or with JAX_PLATFORMS=cpu if JAX needs none.", only)
-		case line(context) == "":
-			change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA."
-		}
-		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, of which %s is CUDA's context%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), bytefmt.Format(l.contexts(u)), madeAt(line(context))),
-			Bytes:  u.bytes,
-			Change: change,
-		})
+func secondGPUs(l *look, u *use) (out []Finding) {
+	context, only := l.onlyContext(u, loaded)
+	if context == nil {
+		return out
 	}
+	i := slices.IndexFunc(l.uses, func(other *use) bool {
+		return other.pid == u.pid && other.gpu != u.gpu && l.computes(other) && other.bytes > u.bytes
+	})
+	if i < 0 || u.bytes < leastBytes || !only && (2*u.bytes > l.uses[i].bytes || !l.others(u)) {
+		return out
+	}
+	change := "If that line loads a checkpoint, pass map_location=\"cpu\". Otherwise name the process's own GPU there, or call torch.cuda.set_device(local_rank) at the start."
+	switch {
+	case l.jax(u.pid):
+		only := "CUDA_VISIBLE_DEVICES set to its own alone"
+		if _, err := strconv.ParseUint(l.uses[i].gpu, 10, 8); err == nil { // no part of a GPU, and no address
+			only = "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=" + l.uses[i].gpu
+		}
+		change = fmt.Sprintf("JAX opens each GPU that it sees. Start the program with %s, which makes that its GPU 0, or with JAX_PLATFORMS=cpu if JAX needs none.", only)
+	case line(context) == "":
+		change = "Call torch.cuda.set_device(local_rank) before anything else uses CUDA."
+	}
+	out = append(out, Finding{
+		Says:   fmt.Sprintf("%s (pid %d) works on GPU %s, but has opened GPU %s too: %s there, of which %s is CUDA's context%s.", u.process, u.pid, l.uses[i].gpu, u.gpu, bytefmt.Format(u.bytes), bytefmt.Format(l.contexts(u)), madeAt(line(context))),
+		Bytes:  u.bytes,
+		Change: change,
+	})
 	return out
 }
 
@@ -110,33 +108,31 @@ func (l *look) onlyContext(u *use, with func(*snapshot.Sample) bool) (context *s
 
 // workers: several processes of the same command have a context and nothing else beside one that
 // computes, which started before them.
-func workers(l *look) (out []Finding) {
-	for _, main := range l.uses {
-		if !l.computes(main) {
-			continue
-		}
-		var idle []*use
-		var bytes int64
-		var made *snapshot.Sample
-		for _, u := range l.uses {
-			context, only := l.onlyContext(u, nil)
-			if only && u.gpu == main.gpu && u.pid > main.pid && l.startedBy(u.pid, main.pid) && l.alone(u) {
-				idle, bytes, made = append(idle, u), bytes+u.bytes, context
-			}
-		}
-		if len(idle) == 0 || !matters(bytes, main.bytes) {
-			continue
-		}
-		hold := "hold"
-		if len(idle) == 1 {
-			hold = "holds"
-		}
-		out = append(out, Finding{
-			Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and hardly anything else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
-			Bytes:  bytes,
-			Change: "If they only load data, make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process. With spawn, put the program under if __name__ == \"__main__\".",
-		})
+func workers(l *look, main *use) (out []Finding) {
+	if !l.computes(main) {
+		return out
 	}
+	var idle []*use
+	var bytes int64
+	var made *snapshot.Sample
+	for _, u := range l.uses {
+		context, only := l.onlyContext(u, nil)
+		if only && u.gpu == main.gpu && u.pid > main.pid && l.startedBy(u.pid, main.pid) && l.alone(u) {
+			idle, bytes, made = append(idle, u), bytes+u.bytes, context
+		}
+	}
+	if len(idle) == 0 || !matters(bytes, main.bytes) {
+		return out
+	}
+	hold := "hold"
+	if len(idle) == 1 {
+		hold = "holds"
+	}
+	out = append(out, Finding{
+		Says:   fmt.Sprintf("%s of %s (pid %d) %s a CUDA context on GPU %s and hardly anything else: %s%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), madeAt(line(made))),
+		Bytes:  bytes,
+		Change: "If they only load data, make no CUDA call in workers, not even set_device or pin_memory: let them return CPU tensors, and use DataLoader(pin_memory=True) and .to(device) in the main process. With spawn, put the program under if __name__ == \"__main__\".",
+	})
 	return out
 }
 
@@ -193,23 +189,21 @@ func orphans(l *look) (out []Finding) {
 }
 
 // imports: memory was taken while a module was imported.
-func imports(l *look) (out []Finding) {
-	for _, u := range l.uses {
-		taken := l.where(u, func(s *snapshot.Sample) bool {
-			return snapshot.Class(s.Kind) != event.ClassDriver.String() && stacks.Any(s.Stack, importing)
-		})
-		bytes, _ := l.sumOf(taken)
-		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
-			change := "Move the allocation into a function, so that only processes that need it have it."
-			if l.jax(u.pid) {
-				change = "JAX reserves this at its first use. Start with JAX_PLATFORMS=cpu if it needs no GPU, otherwise with a lower XLA_PYTHON_CLIENT_MEM_FRACTION, or XLA_PYTHON_CLIENT_PREALLOCATE=false, which may fragment."
-			}
-			out = append(out, Finding{
-				Says:   fmt.Sprintf("The import%s takes %s of the GPU.", l.lines(taken)[0].at(), bytefmt.Format(bytes)),
-				Bytes:  bytes,
-				Change: change,
-			})
+func imports(l *look, u *use) (out []Finding) {
+	taken := l.where(u, func(s *snapshot.Sample) bool {
+		return snapshot.Class(s.Kind) != event.ClassDriver.String() && stacks.Any(s.Stack, importing)
+	})
+	bytes, _ := l.sumOf(taken)
+	if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
+		change := "Move the allocation into a function, so that only processes that need it have it."
+		if l.jax(u.pid) {
+			change = "JAX reserves this at its first use. Start with JAX_PLATFORMS=cpu if it needs no GPU, otherwise with a lower XLA_PYTHON_CLIENT_MEM_FRACTION, or XLA_PYTHON_CLIENT_PREALLOCATE=false, which may fragment."
 		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("The import%s takes %s of the GPU.", l.lines(taken)[0].at(), bytefmt.Format(bytes)),
+			Bytes:  bytes,
+			Change: change,
+		})
 	}
 	return out
 }
