@@ -16,7 +16,7 @@ type arena struct {
 
 // An element is what an array of an arena may have: Go's collector looks for no pointers there.
 type element interface {
-	bool | tier | registry | uint32 | uint64 | edge | seen | entry | gpuBlock
+	bool | tier | registry | uint32 | uint64 | edge | seen | entry | gpuBlock | extra | storageImpl
 }
 
 // smallArray is the size of arrays, in bytes, that are Go's all the same.

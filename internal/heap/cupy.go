@@ -76,7 +76,8 @@ func (r *references) cupyObject(v vertex, at uint64, c *class) {
 		return
 	}
 	if to := r.addExtra(extraCuPy, memory); to != noVertex {
-		r.framework, r.arrays[v], r.storages[to] = "CuPy", a, s
+		r.framework, r.arrays[v] = "CuPy", a
+		r.store(to, s)
 		r.to(to, label(kindStorage, 0))
 	}
 }

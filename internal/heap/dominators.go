@@ -124,10 +124,10 @@ func (g *graph) dominate(trained []bool, cpu bool) *dominators {
 	done()
 	d.retained, d.graph, d.suspect = room[uint64](g.arena, n), room[uint64](g.arena, n), room[uint64](g.arena, n)
 	d.storages = room[uint32](g.arena, n)
-	for v, s := range r.storages {
-		if i := d.index[v]; i != 0 && (cpu || s.device != holder.CPU) {
+	for _, s := range r.storages {
+		if i := d.index[s.vertex]; i != 0 && (cpu || s.device != holder.CPU) {
 			d.retained[i], d.storages[i] = s.bytes, 1
-			if !trained[v] {
+			if !trained[s.vertex] {
 				d.suspect[i] = s.bytes
 			}
 		}

@@ -2,8 +2,9 @@ package heap
 
 // An extra is a vertex that is no object of Python's collector.
 type extra struct {
-	kind    extraKind
 	address uint64
+	kind    extraKind
+	at      uint32 // one more than its index in impls or storages, 0 for none
 }
 
 type extraKind uint8
@@ -29,7 +30,7 @@ func (r *references) addExtra(kind extraKind, address uint64) vertex {
 		return noVertex
 	}
 	v := vertex(len(r.objects.address) + len(r.extras))
-	r.extras = append(r.extras, extra{kind, address})
+	r.extras = append(r.extras, extra{address: address, kind: kind})
 	r.extraAt[address] = v
 	return v
 }
@@ -40,6 +41,28 @@ func (r *references) extra(v vertex) (extra, bool) {
 		return r.extras[v-n], true
 	}
 	return extra{}, false
+}
+
+// store notes what memory a vertex is.
+func (r *references) store(v vertex, s storageImpl) {
+	s.vertex = v
+	if n := len(r.objects.address); int(v) >= n {
+		at := &r.extras[int(v)-n].at
+		if *at != 0 {
+			r.storages[*at-1] = s
+			return
+		}
+		*at = uint32(len(r.storages)) + 1
+	}
+	r.storages = append(r.storages, s)
+}
+
+// tensor returns what is kept of the TensorImpl that a vertex is, if it was read.
+func (r *references) tensor(v vertex) (t tensor, ok bool) {
+	if e, ok := r.extra(v); ok && e.kind == extraImpl && e.at != 0 {
+		return r.impls[e.at-1], true
+	}
+	return t, false
 }
 
 func (r *references) isNode(v vertex) bool {
@@ -68,4 +91,5 @@ func (r *references) gatherExtras() {
 		}
 	}
 	r.start = append(r.start, uint32(len(r.edges)))
+	r.extraAt, r.objectOf, r.visited = nil, nil, nil
 }

@@ -68,21 +68,15 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 	optimizer := g.optimizerState()
 	trained := room[bool](g.arena, g.n) // storages of a model's parts, gradients and an optimizer's state
 	reading.Storages = make([]holder.Storage, 0, len(g.r.storages))
-	type place struct {
-		data uint64
-		v    vertex
-	}
-	order := make([]place, 0, len(g.r.storages))
-	for v, s := range g.r.storages {
-		order = append(order, place{s.data, v})
-	}
-	sorting.Stable(order, func(a, b place) int { return cmp.Or(cmp.Compare(a.data, b.data), cmp.Compare(a.v, b.v)) })
-	for _, p := range order {
+	sorting.Stable(g.r.storages, func(a, b storageImpl) int {
+		return cmp.Or(cmp.Compare(a.data, b.data), cmp.Compare(a.vertex, b.vertex))
+	})
+	for _, s := range g.r.storages {
 		if !g.r.mem.tick() {
 			return
 		}
-		one := g.storage(p.v, g.r.storages[p.v], optimizer)
-		trained[p.v] = one.Role != holder.NoRole && one.Role != holder.Activation
+		one := g.storage(s, optimizer)
+		trained[s.vertex] = one.Role != holder.NoRole && one.Role != holder.Activation
 		reading.Storages = append(reading.Storages, one)
 	}
 	sorting.Stable(reading.Storages, func(a, b holder.Storage) int {
@@ -126,9 +120,9 @@ func (g *graph) to(v vertex) []uint32 { return g.back[g.first[v]:g.first[v+1]] }
 func (g *graph) findLive() {
 	g.live = room[bool](g.arena, g.n)
 	var stack []vertex
-	for v := range g.r.storages {
-		g.live[v] = true
-		stack = append(stack, v)
+	for _, s := range g.r.storages {
+		g.live[s.vertex] = true
+		stack = append(stack, s.vertex)
 	}
 	for v := range g.r.objects.class {
 		if g.isModule(vertex(v)) {

@@ -38,7 +38,7 @@ func (r *references) jaxArray(v vertex, at uint64, c *class) {
 		return
 	}
 	r.framework, r.arrays[v] = "JAX", a
-	r.storages[v] = storageImpl{bytes: bytes, device: holder.UnknownDevice}
+	r.store(v, storageImpl{bytes: bytes, device: holder.UnknownDevice})
 }
 
 // isAval tells whether there is an object at an address that describes an array.

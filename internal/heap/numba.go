@@ -40,7 +40,8 @@ func (r *references) numbaArray(v vertex, at uint64) {
 	}
 	s.device = int32(device)
 	if to := r.addExtra(extraNumba, memory); to != noVertex && bytes > 0 {
-		r.framework, r.arrays[v], r.storages[to] = "Numba", a, s
+		r.framework, r.arrays[v] = "Numba", a
+		r.store(to, s)
 		r.to(to, label(kindStorage, 0))
 	}
 }

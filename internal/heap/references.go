@@ -44,8 +44,8 @@ type references struct {
 	torch     *torchLayout // nil without tensors
 	framework string       // of arrays
 	cpp       cppReader
-	impls     map[vertex]impl
-	storages  map[vertex]storageImpl
+	impls     []tensor
+	storages  []storageImpl
 	arrays    map[vertex]array  // of JAX, each of which is its storage too, of CuPy and of Numba
 	objectOf  map[vertex]vertex // the object of an impl
 	// visited are nodes whose Python object the garbage collector visits from a tensor: nobody else owns
@@ -61,9 +61,9 @@ func newReferences(py *objectReader, o objects, torch *torchLayout, tensors int,
 	return &references{
 		py: py, mem: py.mem, lay: py.lay, lost: py.lost, objects: o,
 		keys:   keys{py: py, shown: shown, address: make([]uint64, 1), indices: map[uint64]uint32{}},
-		extras: make([]extra, 0, 2*tensors), extraAt: make(map[uint64]vertex, 2*tensors), dummies: map[uint64]uint64{},
+		extras: room[extra](py.arena, 2*tensors)[:0], extraAt: make(map[uint64]vertex, 2*tensors), dummies: map[uint64]uint64{},
 		torch: torch, cpp: cppReader{mem: py.mem, vtables: map[uint64]string{}},
-		impls: make(map[vertex]impl, tensors), storages: make(map[vertex]storageImpl, tensors), arrays: map[vertex]array{}, objectOf: make(map[vertex]vertex, tensors),
+		impls: make([]tensor, 0, tensors), storages: room[storageImpl](py.arena, tensors)[:0], arrays: map[vertex]array{}, objectOf: make(map[vertex]vertex, tensors),
 		visited: map[uint64]bool{},
 	}
 }

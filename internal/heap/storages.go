@@ -36,8 +36,8 @@ type search struct {
 }
 
 // storage describes one storage.
-func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) holder.Storage {
-	r := g.r
+func (g *graph) storage(s storageImpl, optimizer map[vertex]bool) holder.Storage {
+	r, v := g.r, s.vertex
 	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[v] == byCycle}
 	look := search{graph: g, optimizer: optimizer, found: g.candidates[:0]}
 	tensors := g.tensors[:0]
@@ -100,11 +100,8 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 			out.Shape, out.DType, out.Class = a.shape, a.dtype, shortName(g.class(first.impl).name)
 			return out
 		}
-		t := r.impls[first.impl]
-		out.Shape, out.RequiresGrad = t.shape, t.required
-		if t.dtype < len(dtypes) {
-			out.DType = dtypes[t.dtype].name
-		}
+		t, _ := r.tensor(first.impl)
+		out.Shape, out.RequiresGrad, out.DType = t.shape, t.required, dtypes[t.dtype].name
 		out.Class = "Tensor"
 		object := first.object
 		for _, in := range g.to(first.impl) {
@@ -115,7 +112,8 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		if c := g.class(object); c != nil {
 			out.Class = shortName(c.name)
 			if _, wrapping := look.wrapper(object); wrapping != noVertex {
-				out.RequiresGrad = r.impls[wrapping].required
+				t, _ := r.tensor(wrapping)
+				out.RequiresGrad = t.required
 			}
 		}
 	}

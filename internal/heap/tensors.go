@@ -1,7 +1,6 @@
 package heap
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -33,8 +32,14 @@ type impl struct {
 	storage, meta uint64
 	shape         []int64
 	dtype         int
-	required      bool   // it needs a gradient
 	span          uint64 // bytes of the storage from its begin to the last element
+}
+
+// A tensor is what is kept of an impl.
+type tensor struct {
+	shape    []int64
+	dtype    uint8
+	required bool
 }
 
 // readImpl reads a TensorImpl. ok tells whether it can be one.
@@ -95,6 +100,7 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 type storageImpl struct {
 	data, bytes uint64
 	device      int32 // -1 for the CPU
+	vertex      vertex
 }
 
 // readStorage reads a StorageImpl. ok tells whether it can be one.
@@ -153,7 +159,8 @@ func (r *references) implReferences(v vertex, at uint64) {
 		r.lost.Add(tensorsUnfit, 1)
 		return
 	}
-	r.impls[v] = t
+	r.impls = append(r.impls, tensor{t.shape, uint8(t.dtype), false})
+	r.extras[int(v)-len(r.objects.address)].at = uint32(len(r.impls))
 	// The object may live on because the tensor does.
 	if o, ok := r.objectOf[v]; ok {
 		r.to(o, label(kindObject, 0))
@@ -165,7 +172,7 @@ func (r *references) implReferences(v vertex, at uint64) {
 			r.lost.Add(tensorsUnfit, 1)
 		case s.data != 0 && s.bytes != 0:
 			if sv := r.addExtra(extraStorage, t.storage); sv != noVertex {
-				r.storages[sv] = s
+				r.store(sv, s)
 				r.to(sv, label(kindStorage, 0))
 			} else {
 				r.lost.Add(objectsUnread, 1)
@@ -180,13 +187,13 @@ func (r *references) implReferences(v vertex, at uint64) {
 		return
 	}
 	grad, node, counts := word(m[metaGrad:]), word(m[metaGraph:]), word(m[metaGraph+8:])
-	t.required = node != 0
+	required := &r.impls[len(r.impls)-1].required
+	*required = node != 0
 	if flag := r.torch.required; flag != 0 && node == 0 {
 		if b := r.mem.bytes(t.meta+uint64(flag), 1); b != nil {
-			t.required = b[0] == 1
+			*required = b[0] == 1
 		}
 	}
-	r.impls[v] = t
 	if r.isImpl(grad) {
 		r.to(r.addExtra(extraImpl, grad), label(kindGrad, 0))
 	}
@@ -212,9 +219,8 @@ func (r *references) implReferences(v vertex, at uint64) {
 // memory that was freed may be any size.
 func (r *references) confirmStorages() {
 	r.mem.forget()
-	for _, v := range slices.Sorted(maps.Keys(r.storages)) { // those beside each other lie side by side
-		s := r.storages[v]
-		e, _ := r.extra(v)
+	r.storages = slices.DeleteFunc(r.storages, func(s storageImpl) bool { // those beside each other lie side by side
+		e, _ := r.extra(s.vertex)
 		now, ok := s, true
 		switch e.kind {
 		case extraStorage:
@@ -223,11 +229,12 @@ func (r *references) confirmStorages() {
 		case extraCuPy:
 			now, ok = r.cupyMemory(e.address)
 		}
-		if !ok || now != s {
+		if now.vertex = s.vertex; !ok || now != s {
 			r.lost.Add(tensorsUnfit, 1)
-			delete(r.storages, v)
+			return true
 		}
-	}
+		return false
+	})
 }
 
 // isImpl tells whether there is a TensorImpl at an address.
@@ -235,7 +242,7 @@ func (r *references) isImpl(at uint64) bool {
 	if at&7 != 0 || at < pageSize || at >= maxAddress {
 		return false
 	}
-	if _, ok := r.impls[r.extraIndex(at)]; ok {
+	if _, ok := r.tensor(r.extraIndex(at)); ok {
 		return true
 	}
 	name := r.cpp.className(r.mem.word(at))
