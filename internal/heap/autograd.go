@@ -24,8 +24,8 @@ func (r *references) nodeReferences(at uint64) {
 	begin := len(r.edges)
 	n.words(words[min(nodeHeadWords, len(words)):], 0, name == "CopySlices")
 	for _, e := range r.edges[begin:] {
-		if r.visited[at] && int(e.to) < len(r.counted) && r.py.classes[r.objects.class[e.to]].function {
-			r.counted[e.to]++
+		if r.visited[at] && int(e.to) < len(r.objects.count) && r.py.classes[r.objects.class[e.to]].function {
+			r.objects.found(e.to)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func (r *references) dict(at uint64, kind int) {
 func (r *references) entries(keys, values uint64, kind int) {
 	r.py.eachEntry(keys, values, func(key, value uint64) bool {
 		if to, ok := r.objects.find(value); ok {
-			r.counted[to]++
+			r.objects.found(to)
 			r.to(to, label(kind, r.keys.index(key)))
 		}
 		if values == 0 {

@@ -8,7 +8,7 @@ const alone = ^uint32(0)
 func (g *graph) nativeRoot(v vertex) root {
 	r, out := g.r, root{vertex: v, cost: g.cycleCost(v)}
 	c := g.class(v)
-	if r.objects.count[v] != r.counted[v]+1 {
+	if r.objects.count[v] != 1 {
 		return out
 	}
 	switch {

@@ -158,7 +158,7 @@ func (g *graph) name() {
 
 	begin := len(g.roots)
 	for v := range r.objects.address {
-		if g.live[v] && g.tier[v] == unreached && r.objects.count[v] > r.counted[v] {
+		if g.live[v] && g.tier[v] == unreached && r.objects.count[v] > 0 {
 			g.roots = append(g.roots, g.nativeRoot(vertex(v)))
 		}
 	}

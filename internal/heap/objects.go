@@ -17,7 +17,7 @@ const noVertex = ^vertex(0)
 type objects struct {
 	address []uint64
 	class   []uint32 // index of the type
-	count   []uint32 // references to it, by its own count
+	count   []uint32 // references to it, by its own count, that were not found yet
 	regions []region // by a hash of their number
 	used    int      // regions that have objects
 	begins  []uint64 // of each page that has objects, pageWords words with a bit for each place where one begins
@@ -142,6 +142,13 @@ func (o *objects) find(address uint64) (vertex, bool) {
 		v += uint32(bits.OnesCount64(b))
 	}
 	return v, true
+}
+
+// found notes that a reference to an object was found.
+func (o *objects) found(v vertex) {
+	if o.count[v] > 0 {
+		o.count[v]--
+	}
 }
 
 // An instance is an object by its address, and that of its type.

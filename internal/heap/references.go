@@ -31,9 +31,8 @@ type references struct {
 	objects  objects
 	start    []uint32 // of the edges of each vertex, and their end
 	edges    []edge
-	maxEdges int      // as far as has been read
-	maxOfOne int      // of the object that is read
-	counted  []uint32 // references to each object that were found
+	maxEdges int // as far as has been read
+	maxOfOne int // of the object that is read
 	keys     keys
 
 	extras  []extra
@@ -73,7 +72,6 @@ func (r *references) gather() {
 	n := len(r.objects.address)
 	r.start = room[uint32](r.py.arena, n+n/8+1)[:0]
 	r.edges = mapped[edge](r.py.arena, 2*n+1)[:0]
-	r.counted = room[uint32](r.py.arena, n)
 	r.maxEdges = edgesEach*n + edgesMore
 	for i := range n {
 		r.start = append(r.start, uint32(len(r.edges)))
@@ -101,7 +99,7 @@ func (r *references) to(v vertex, l uint32) {
 func (r *references) refer(address uint64, l uint32, counts bool) {
 	if to, ok := r.objects.find(address); ok {
 		if counts {
-			r.counted[to]++
+			r.objects.found(to)
 		}
 		r.to(to, l)
 	}
