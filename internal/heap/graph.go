@@ -66,25 +66,31 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 	g.findLive()
 	g.name()
 	optimizer := g.optimizerState()
-	trained := room[bool](g.arena, g.n) // storages of a model's parts, gradients and an optimizer's state
-	reading.Storages = make([]holder.Storage, 0, len(g.r.storages))
-	sorting.Stable(g.r.storages, func(a, b storageImpl) int {
-		return cmp.Or(cmp.Compare(a.data, b.data), cmp.Compare(a.vertex, b.vertex))
-	})
+	done := g.arena.temporary()
+	trained := room[bool](g.arena, g.n)
 	for _, s := range g.r.storages {
 		if !g.r.mem.tick() {
 			return
 		}
-		one := g.storage(s, optimizer)
-		trained[s.vertex] = one.Role != holder.NoRole && one.Role != holder.Activation
-		reading.Storages = append(reading.Storages, one)
+		trained[s.vertex] = g.trains(s.vertex, optimizer)
+	}
+	reading.Retainers = g.retainers(g.dominate(trained, cpu))
+	done() // before there are storages
+	sorting.Stable(g.r.storages, func(a, b storageImpl) int {
+		return cmp.Or(cmp.Compare(a.data, b.data), cmp.Compare(a.vertex, b.vertex))
+	})
+	reading.Storages = make([]holder.Storage, 0, len(g.r.storages))
+	for _, s := range g.r.storages {
+		if !g.r.mem.tick() {
+			return
+		}
+		reading.Storages = append(reading.Storages, g.storage(s, optimizer))
 	}
 	sorting.Stable(reading.Storages, func(a, b holder.Storage) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Holder, b.Holder))
 	})
 	reading.Storages = mergeSame(reading.Storages)
 	reading.Modules = g.modules()
-	reading.Retainers = g.retainers(g.dominate(trained, cpu))
 }
 
 // A root is where a path begins.

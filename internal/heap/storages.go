@@ -29,46 +29,62 @@ type candidate struct {
 type search struct {
 	*graph
 	optimizer map[vertex]bool // of optimizerState
-	impl      vertex          // the tensor in the storage whose holders are looked for
+	tensors   []vertex
+	impl      vertex // the tensor in the storage whose holders are looked for
 	found     []candidate
 	roles     [8]bool
 	node      string // that saved it
 }
 
-// storage describes one storage.
-func (g *graph) storage(s storageImpl, optimizer map[vertex]bool) holder.Storage {
-	r, v := g.r, s.vertex
-	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[v] == byCycle}
-	look := search{graph: g, optimizer: optimizer, found: g.candidates[:0]}
-	tensors := g.tensors[:0]
+// search finds the holders of the storage v. What it returns is valid until the next search.
+func (g *graph) search(v vertex, optimizer map[vertex]bool, node string) search {
+	look := search{graph: g, optimizer: optimizer, node: node, found: g.candidates[:0], tensors: g.tensors[:0]}
 	find := func(t vertex) {
 		look.impl = t
-		if _, array := r.arrays[t]; array {
+		if _, array := g.r.arrays[t]; array {
 			look.object(t, 0)
 		} else {
 			look.tensor(t, noVertex, 0)
 		}
-		tensors = append(tensors, t)
+		look.tensors = append(look.tensors, t)
 	}
-	if _, jax := r.arrays[v]; jax {
+	if _, jax := g.r.arrays[v]; jax {
 		find(v)
 	} else {
 		for _, e := range g.to(v) { // those from one vertex follow each other
-			if t := g.from[e]; (len(tensors) == 0 || tensors[len(tensors)-1] != t) && !g.ofArray(t) {
+			if t, n := g.from[e], len(look.tensors); (n == 0 || look.tensors[n-1] != t) && !g.ofArray(t) {
 				find(t)
 			}
 		}
 	}
-	found, roles := look.found, &look.roles
-	g.candidates, g.tensors = found, tensors
-	out.Node = look.node
-	out.Tensors = len(tensors)
+	g.candidates, g.tensors = look.found, look.tensors
+	return look
+}
+
+// role returns what the storage is for.
+func (s *search) role() holder.Role {
 	for _, role := range []holder.Role{holder.Parameter, holder.Buffer, holder.OptimizerState, holder.Gradient, holder.Activation} {
-		if roles[role] && (role != holder.Activation || out.Node != "") {
-			out.Role = role
-			break
+		if s.roles[role] && (role != holder.Activation || s.node != "") {
+			return role
 		}
 	}
+	return holder.NoRole
+}
+
+// trains tells whether a storage is a model's part, a gradient or an optimizer's state.
+func (g *graph) trains(v vertex, optimizer map[vertex]bool) bool {
+	look := g.search(v, optimizer, "?") // whose name is not asked
+	role := look.role()
+	return role != holder.NoRole && role != holder.Activation
+}
+
+// storage describes one storage.
+func (g *graph) storage(s storageImpl, optimizer map[vertex]bool) holder.Storage {
+	r := g.r
+	look := g.search(s.vertex, optimizer, "")
+	found, tensors := look.found, look.tensors
+	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[s.vertex] == byCycle,
+		Role: look.role(), Node: look.node, Tensors: len(tensors)}
 	sorting.Stable(found, func(a, b candidate) int { return cmp.Compare(a.cost, b.cost) })
 	var written [maxMore + 1]string
 	seen := written[:0]
