@@ -77,7 +77,6 @@ func newAgent() *cobra.Command {
 		}})
 	}
 	setUpHelp(c, groups)
-	c.Long = c.Short
 	return c
 }
 

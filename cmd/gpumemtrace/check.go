@@ -65,7 +65,7 @@ func newCheck() *cobra.Command {
 	}
 	c.Flags().Func("max-peak", "the most that may be held on GPUs at the peak, such as 20GiB", amount(func(n int64) { k.peak = &n }))
 	c.Flags().Func("max-growth-per-step", "the most by which tensors may grow with each training step, on average over the later half of the steps, such as 1MiB", amount(func(n int64) { k.growth = &n }))
-	c.Flags().StringSliceVar(&k.without, "no-finding", nil, "findings that must not be there, by name (several with commas), or all: whatever can be looked for")
+	c.Flags().StringSliceVar(&k.without, "no-finding", nil, "fail for these findings (several with commas): "+strings.Join(findings.Names(), ", ")+", or all that the recording can show")
 	c.Flags().StringVar(&k.against, "against", "", "another recording, whose peak may not be exceeded")
 	c.Flags().StringVar(&k.within, "within", "2%", "by how much the peak may exceed that of --against")
 	c.Flags().StringVar(&k.format, "format", "text", "text, junit (XML), github (annotations) or json")

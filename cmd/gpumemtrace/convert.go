@@ -46,7 +46,8 @@ func newConvert() *cobra.Command {
 			return convert(args[0], &f, at, oomDir)
 		},
 	}
-	addOutputFlags(c.Flags(), &f)
+	addOutputFlags(c.Flags(), &f, "RUN.html", formats())
+	c.Flags().Lookup("verbose").Usage = "print every counter of loss"
 	c.Flags().Var(&at, "at", "the moment to show: "+momentHelp+"; the default is the peak, or the end for a page and a pickle, which show all that was before")
 	c.Flags().StringVar(&oomDir, "oom-dir", "", "also write the out-of-memory reports up to that moment, into this directory")
 	return c

@@ -50,10 +50,10 @@ func newDiff() *cobra.Command {
 		Args:    d.args,
 		RunE:    func(_ *cobra.Command, args []string) error { return d.run(args) },
 	}
-	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the ends of the first training step and of the last one are compared; without steps, a quarter of the way from the first allocation to the last growth, and that growth")
-	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form; without AFTER, it is a moment of BEFORE")
+	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. For one recording alone, the default is the end of its first training step, or without steps a quarter of the way from its first allocation to its last growth")
+	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form. For one recording alone, it is a moment of that one, and the default is the end of its last training step, or without steps its last growth")
 	c.Flags().Var(&d.second, "at", "with --ranks: the moment at which to compare the ranks")
-	c.Flags().StringArrayVar(&d.patterns, "pattern", nil, "as in report")
+	c.Flags().StringArrayVar(&d.patterns, "pattern", nil, "as in report --by pattern: `NAME=REGEXP`")
 	c.Flags().StringSliceVar(&d.by, "by", nil, "group rows by these, as in report --by (several with commas)")
 	addPageFlags(c.Flags(), &d.page, "also write the page of AFTER, with the memory of BEFORE as an outline")
 	c.Flags().BoolVar(&d.ranks, "ranks", false, "compare the ranks of a job, given as one file for each rank or as one file with all processes: show what is the same in all ranks, and how each rank differs")

@@ -82,7 +82,7 @@ func newFit() *cobra.Command {
 			return export.Next(os.Stdout, o, export.Command{Args: "whatif " + recording, Answers: "Would another allocator setting help"})
 		},
 	}
-	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas; default twice the highest); --batch is the same")
+	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this `number` (several with commas; default twice the highest); --batch is the same")
 	c.Flags().Lookup("to").DefValue = ""
 	c.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "batch" {

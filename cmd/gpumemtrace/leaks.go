@@ -25,13 +25,13 @@ type leakFlags struct {
 
 func (f *leakFlags) add(s *pflag.FlagSet) {
 	s.BoolVar(&f.on, "leaks", false, "at the end, also print the stacks whose memory grew through five intervals and is still held")
-	s.DurationVar(&f.interval, "leak-interval", leak.DefaultInterval, "length of each interval")
+	s.DurationVar(&f.interval, "leak-interval", leak.DefaultInterval, "with --leaks: length of an interval")
 }
 
 // addForRecording adds the flags of a report about a recording.
 func (f *leakFlags) addForRecording(s *pflag.FlagSet) {
 	s.BoolVar(&f.on, "leaks", false, "show the stacks of a recording whose memory grew through five intervals and is still held")
-	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default a twelfth of the training steps, or else of the time in which memory was taken)")
+	s.DurationVar(&f.interval, "leak-interval", 0, "with --leaks: length of an interval (default a twelfth of the training steps, or else of the time in which memory was taken)")
 }
 
 // reportLeaks prints what leaks in a recording up to at. Without at it looks no further than to where memory

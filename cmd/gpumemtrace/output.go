@@ -43,10 +43,10 @@ func (f *outputFlags) want(live bool) state.Want {
 	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true, Windows: true}
 }
 
-// addOutputFlags adds what says where a profile goes, and how it looks.
-func addOutputFlags(s *pflag.FlagSet, f *outputFlags) {
-	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.html)")
-	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
+// addOutputFlags adds what says where a file goes, by default to a name, in which of all formats, and how it looks.
+func addOutputFlags(s *pflag.FlagSet, f *outputFlags, name string, all export.Formats) {
+	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default "+name+")")
+	s.StringVar(&f.format, "format", "", "one of "+strings.Join(all.Names(), ", ")+" (default: by the file's extension)")
 	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle; the latest are kept")
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
 	s.BoolVar(&f.noResidual, "no-residual", false, "leave out the driver's own memory, and the accounts (each process's total on a GPU, divided by cause)")

@@ -53,7 +53,7 @@ func newReport() *cobra.Command {
 	r := reportCommand{opts: layout(os.Stdout)}
 	c := &cobra.Command{
 		Use:     "report FILE",
-		Short:   "Print a profile or a recording as text: totals, owners, kinds, GPUs, largest stacks",
+		Short:   "Print a profile or a recording as text: who holds how much of which GPU, what for, and by which lines",
 		Example: reportExamples,
 		Args:    exactly(1, "one profile or recording (gpumemtrace diff compares two)"),
 		RunE:    func(_ *cobra.Command, args []string) error { return r.run(args[0]) },
@@ -66,7 +66,7 @@ func newReport() *cobra.Command {
 	c.Flags().BoolVar(&r.windows, "windows", false, "show the tensors of a recording made with --tensors-window, by the stack that made them")
 	c.Flags().BoolVar(&r.opts.Segments, "segments", false, "show how the segments of caching allocators are divided: how much is in tensors, how much is cached, and the largest free block")
 	c.Flags().BoolVar(&r.oom, "oom", false, "show the requests of a recording that failed because memory ran out, with what held the memory and what would help")
-	c.Flags().StringArrayVar(&r.patterns, "pattern", nil, "with --by pattern: the name of a row and a regular expression, as in 'attention=Attention'; the first pattern that any frame of a stack matches, in its function or the whole path of its file, takes it (again for each row)")
+	c.Flags().StringArrayVar(&r.patterns, "pattern", nil, "with --by pattern: `NAME=REGEXP`, a row and the stacks that it takes, as in 'attention=Attention'; the first pattern that any frame of a stack matches, in its function or the whole path of its file, takes it (again for each row)")
 	r.leaks.addForRecording(c.Flags())
 	r.rows.add(c.Flags(), "the rows of --by, of --steps or of --windows,")
 	c.Flags().BoolVar(&r.opts.Turnover, "turnover", false, "with --by: show what each row allocated and freed, and the difference, instead of what it holds")

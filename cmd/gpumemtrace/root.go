@@ -77,11 +77,12 @@ func newRoot() *cobra.Command {
 		{"Tensors", func(s *pflag.FlagSet) {
 			f.addSettings(s, "tensors", "tensors-window", "tensors-every", "holders")
 			s.BoolVar(&f.freeStacks, "free-stacks", false, "with --tensors and --record: also take a stack when a tensor is freed, for report --by freed-by")
+			s.Lookup("holders").Usage += " (default: with -p once at the beginning and once at the end, else off)"
 			f.holdersGiven = func() bool { return s.Changed("holders") }
 			addKeys(s, &f.keys)
 		}},
 		{"Output", func(s *pflag.FlagSet) {
-			addOutputFlags(s, &f.outputFlags)
+			addOutputFlags(s, &f.outputFlags, "gpumemtrace-TIME.pb.gz", ofMoments())
 			s.DurationVarP(&f.duration, "duration", "d", 0, "stop after this long (default: Ctrl-C, or when the target ends)")
 			s.DurationVar(&f.interval, "interval", 0, "also write a numbered file at this interval (SIGUSR1 writes one at once)")
 			f.addSettings(s, "oom-dir")
@@ -145,7 +146,7 @@ func (f *traceFlags) addSettings(s *pflag.FlagSet, names ...string) {
 }
 
 func (f *traceFlags) addRecord(s *pflag.FlagSet) {
-	s.StringVar(&f.record, "record", "", "also record the whole trace in this file, for gpumemtrace convert, report, diff and top")
+	s.StringVar(&f.record, "record", "", "also record the whole trace in this file, for gpumemtrace report, convert, diff, top, whatif, fit and check")
 }
 
 func (f *traceFlags) addReady(s *pflag.FlagSet) {

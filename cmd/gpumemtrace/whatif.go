@@ -82,7 +82,7 @@ func newWhatif() *cobra.Command {
 			return export.Next(os.Stdout, o, commands...)
 		},
 	}
-	c.Flags().StringArrayVar(&set, "set", nil, "another setting to try, written as in PYTORCH_CUDA_ALLOC_CONF (repeatable)")
+	c.Flags().StringArrayVar(&set, "set", nil, "another `setting` to try, written as in PYTORCH_CUDA_ALLOC_CONF (repeatable)")
 	c.Flags().StringVar(&own, "own", "", "the settings that the run itself used, if these were neither PyTorch's defaults nor expandable segments")
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	addPageFlags(c.Flags(), &f, "also write the page of the run, with an outline of what PyTorch would reserve under each --set, or, without --set, under the setting that saves most")

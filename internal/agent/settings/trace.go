@@ -41,7 +41,7 @@ func (t *Trace) Table() []*Setting {
 		{groupTrace, "tensors", flag(&t.Tensors), true, "look inside PyTorch's caching allocator: show the tensors in its segments, and what is cached"},
 		{groupTrace, "tensors-window", duration(&t.Window, 0), true, "look inside PyTorch's caching allocator in windows of this length only, such as 2s, which costs a program far less than --tensors: what each stack allocates, how long that lives, and what it holds at the peak of a training step"},
 		{groupTrace, "tensors-every", duration(&t.WindowEvery, 0), true, "with --tensors-window: the time from the beginning of one window to that of the next"},
-		{groupTrace, "holders", duration(&t.Holders, 0), true, "read the heaps of Python programs this often, such as 30s, to find which object keeps each tensor, or off (default: of -p once at the beginning and once at the end, else off)"},
+		{groupTrace, "holders", duration(&t.Holders, 0), true, "read the heaps of Python programs this often, such as 30s, to find which object keeps each tensor, or off"},
 		{groupTrace, "api", oneOf(&t.API, probes.APIDriver, probes.APIRuntime, probes.APIBoth), true, "which CUDA API to probe: driver, runtime, or both (bytes are then counted once, at the driver, and events also name the runtime call)"},
 		{groupTrace, "stacks", oneOf(&t.Stacks, unwind.Auto, unwind.Always, unwind.FramePointer), true, "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)"},
 		{groupTrace, "no-cache", flag(&t.NoCache), true, "neither read nor write unwind tables in " + unwind.CacheDir},
