@@ -45,6 +45,9 @@ var version = regexp.MustCompile(`(_v\d+|_ptsz)+$`)
 func coverage() string {
 	var b strings.Builder
 	for _, level := range []Level{Driver, Runtime, Torch, TorchCUDA, Kernel} {
+		if title := titles[level]; title != "" {
+			fmt.Fprintf(&b, "\n%s:\n\n", title)
+		}
 		for _, does := range effects {
 			var names []string
 			var kinds []string
@@ -72,66 +75,72 @@ func coverage() string {
 	return b.String()
 }
 
-// effects are the items of the coverage list; each row of Table matches one.
+// titles are those of levels; a level without one follows the one before.
+var titles = map[Level]string{
+	Driver: "libcuda", Runtime: "libcudart", Torch: "PyTorch", Kernel: "The kernel driver, by `ioctl`",
+}
+
+// effects are the items of the coverage list: what functions do. Each row of Table matches one.
 var effects = []struct {
 	text  string
 	match func(*Row) bool
 }{
-	{"memory comes to live", func(r *Row) bool {
-		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate || r.Op == event.OpTensorAlloc) && r.Kind.Class() != event.ClassImported
+	{"allocate memory", func(r *Row) bool {
+		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate) && r.Kind.Class() != event.ClassImported
 	}},
-	{"another owner's memory is mapped, or memory that counts elsewhere", func(r *Row) bool { return r.Kind.Class() == event.ClassImported }},
-	{"memory, a mapping or a reference ends", func(r *Row) bool {
+	{"report that a tensor begins or ends", func(r *Row) bool { return r.Op == event.OpTensorAlloc }},
+	{"map another owner's memory, or memory that counts elsewhere", func(r *Row) bool { return r.Kind.Class() == event.ClassImported }},
+	{"free memory, or end a mapping or a reference", func(r *Row) bool {
 		switch r.Op {
 		case event.OpFree, event.OpHandleRelease, event.OpUnmap:
 			return true
 		}
 		return false
 	}},
-	{"physical memory is mapped or referred to once more", func(r *Row) bool {
+	{"map physical memory, or refer to it once more", func(r *Row) bool {
 		switch r.Op {
 		case event.OpMap, event.OpMapArray, event.OpHandleRetain:
 			return true
 		}
 		return false
 	}},
-	{"a CUDA graph is captured, given away or destroyed, and what it allocates with it", func(r *Row) bool {
+	{"capture, give away or destroy a CUDA graph, and with it what it allocates", func(r *Row) bool {
 		switch r.Op {
 		case event.OpCaptureBegin, event.OpCaptureEnd, event.OpGraphMove, event.OpGraphDestroy:
 			return r.Level == Driver
 		}
 		return false
 	}},
-	{"PyTorch takes memory for a private pool from here on, or no more", func(r *Row) bool { return r.Level == TorchCUDA }},
-	{"address space: watched, never counted", func(r *Row) bool {
+	{"begin or end to allocate for a private pool", func(r *Row) bool { return r.Level == TorchCUDA }},
+	{"reserve or free address space, which never counts", func(r *Row) bool {
 		return r.Op == event.OpReserve || r.Op == event.OpUnreserve
 	}},
-	{"pools", func(r *Row) bool {
+	{"make, find, set, trim or destroy pools", func(r *Row) bool {
 		switch r.Op {
 		case event.OpPoolCreate, event.OpPoolDestroy, event.OpPoolTrim, event.OpNone:
 			return r.class == classEmit
 		}
 		return false
 	}},
-	{"contexts begin and end, and their allocations with them", func(r *Row) bool {
+	{"begin or end contexts, and with them their allocations", func(r *Row) bool {
 		switch r.Op {
 		case event.OpContextCreate, event.OpContextSeen, event.OpContextDestroy, event.OpPrimaryReset, event.OpPrimaryRelease:
 			return true
 		}
 		return false
 	}},
-	{"which context or device is current", func(r *Row) bool {
+	{"set or tell the current context or device", func(r *Row) bool {
 		switch r.class {
 		case classCtxSet, classCtxPush, classCtxPop, classCtxDevice, classDeviceSet:
 			return true
 		}
 		return false
 	}},
-	{"what the kernel driver hands out inside is for it", func(r *Row) bool { return r.class == classCause || r.Op == event.OpGraphInstantiate }},
-	{"what libcuda asks of the kernel driver: the probe is on its call of the C library", func(r *Row) bool { return r.imported() }},
-	{"the kernel driver's objects come and end, memory among them", func(r *Row) bool { return r.Level == Kernel }},
-	{"what a program was told a function's address is: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},
-	{"a framework's own allocator gave up (out-of-memory reports)", func(r *Row) bool { return r.Op == event.OpOutOfMemory }},
+	{"tell what the kernel driver's memory is for", func(r *Row) bool { return r.class == classCause || r.Op == event.OpGraphInstantiate }},
+	{"call the kernel driver, through the C library", func(r *Row) bool { return r.imported() }},
+	{"make or end objects, memory among them", func(r *Row) bool { return r.Level == Kernel }},
+	{"return a function's address: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},
+	{"report that PyTorch's allocator gave up", func(r *Row) bool { return r.Op == event.OpOutOfMemory }},
 }
 
 // No row is missing from the list, and none is in it twice.
