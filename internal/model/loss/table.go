@@ -69,10 +69,10 @@ var single = []struct{ layer, name, action string }{
 	{"names", "unnamed_file_slow", "Check that the file system answers, and look again later."},
 	{"names", "unnamed_malformed", "Check that the file is complete."},
 	{"names", "unnamed_stripped", "Install the debug symbols, or set `DEBUGINFOD_URLS` to a server that has them."},
-	{"names", "symbolize_debuginfod_failed", "See whether the servers in `DEBUGINFOD_URLS` answer."},
+	{"names", "symbolize_debuginfod_failed", "Check whether the servers in `DEBUGINFOD_URLS` answer."},
 
 	{"physical", "driver_total_differs", "Look at the account (`report FILE --by cause`), and report the difference with a recording."},
-	{"physical", "driver_readings_late", "See whether `nvidia-smi` answers."},
+	{"physical", "driver_readings_late", "Check whether `nvidia-smi` answers."},
 	{"physical", "driver_shares_unknown", "Trace the owner too (`-a`). Compare the account with the driver's figure."},
 
 	{"tensor", "steps_stacks_late", "Keep a processor free for the tracer."},
@@ -81,7 +81,7 @@ var single = []struct{ layer, name, action string }{
 	{"recording", "keyframes_too_large", "Raise `--record-max`."},
 	{"recording", "recording_cut_short", "Nothing, if the tracer was killed or is still running. Otherwise, check whether the disk was full."},
 	{"recording", "recording_damaged", "Copy the file again. The parts that are not damaged are shown."},
-	{"recording", "recordings_not_begun", "See that there is room in the agent's `--record` directory."},
+	{"recording", "recordings_not_begun", "Check that there is room in the agent's `--record` directory."},
 	{"recording", "oom_reports_suppressed", "Raise `--oom-max`. Failures that come close together are alike."},
 	{"recording", "oom_reports_not_written", "Check that there is room in `--oom-dir`, and that gpumemtrace may write to it."},
 
@@ -91,12 +91,12 @@ var single = []struct{ layer, name, action string }{
 	{"agent", "reloads_refused", "The log says what is wrong with the file."},
 	{"agent", "http_requests_refused", "Send fewer requests; `Retry-After` says how long to wait."},
 	{"agent", "http_oom_reports_dropped", "Keep them on disk (`--oom-dir`)."},
-	{"agent", "alert_subjects_full", "Watch fewer things: a rule about GPUs or owners instead of processes."},
-	{"agent", "alerts_dropped", "See whether the webhook answers."},
+	{"agent", "alert_subjects_full", "Use a rule about GPUs instead of processes."},
+	{"agent", "alerts_dropped", "Check whether the webhook answers."},
 	{"agent", "alerts_undelivered", "Check whether the webhook answers and accepts the messages."},
-	{"agent", "push_queue_full", "See whether the store answers. Raise `--push-queue-max`."},
+	{"agent", "push_queue_full", "Check whether the store answers. Raise `--push-queue-max`."},
 	{"agent", "push_refused", "The log has the answer of the store, for example about credentials."},
-	{"agent", "push_gave_up", "See whether the store answers."},
+	{"agent", "push_gave_up", "Check whether the store answers."},
 	{"agent", "workloads_unnamed", "Give the agent the container runtime's socket."},
 }
 

@@ -77,7 +77,7 @@ var (
 	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
 	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process that are not kept apart because there were too many: their memory is shown on no known GPU")
 	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
-	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or of another user, and all but the first object of an export to a file: memory that stays after the owner frees it is not in the total")
+	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or of another user, and all but the first object of an export to a file: once the owner frees the memory, it is not in the total")
 )
 
 // New returns an empty Ledger.

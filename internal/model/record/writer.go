@@ -52,7 +52,7 @@ var writerCauses = []loss.Cause{
 	lossNotRecorded:   loss.Of("records_not_recorded", "records missing in the recording because the disk was full, too slow or failed"),
 	lossUnfit:         loss.Of("records_unfit", "records missing in the recording because they are too large for it"),
 	lossTextCut:       loss.Of("recorded_texts_cut", "texts of more than 64 KiB, of which the recording has only the beginning"),
-	lossKeyframeLarge: loss.Of("keyframes_too_large", "quarters of the recording that do not begin with everything that was live, because that is too large for --record-max"),
+	lossKeyframeLarge: loss.Of("keyframes_too_large", "quarters of the recording that do not begin with a copy of what was live, because it is too large for --record-max"),
 }
 
 const (

@@ -48,7 +48,7 @@ const (
 var causes loss.Causes
 
 var (
-	lossLate      = causes.Add("steps_stacks_late", "tensors whose stack came too late to say whether an optimizer, or what clips gradients, made them: steps that may contain them are left out")
+	lossLate      = causes.Add("steps_stacks_late", "tensors whose stack came too late to say whether an optimizer or the clipping of gradients made them: training steps that may contain them are left out")
 	lossProcesses = causes.Add("steps_processes_full", "tensors that were not assigned to steps because there were too many processes")
 	lossGrowth    = causes.Add("steps_growth_full", "tensors left out of the growth from step to step because there were too many stacks")
 )
