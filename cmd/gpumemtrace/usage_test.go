@@ -105,11 +105,13 @@ func helped(args string) string {
 
 func TestHelpAndVersion(t *testing.T) {
 	for args, want := range map[string]string{
-		"--help":      "Examples:",
-		"-h":          "--require-cuda",
-		"--version":   "gpumemtrace version",
-		"report -h":   "--by",
-		"diff --help": "BEFORE [AFTER]",
+		"--help":            "Examples:",
+		"-h":                "--require-cuda",
+		"--version":         "gpumemtrace version",
+		"report -h":         "--by",
+		"diff --help":       "BEFORE [AFTER]",
+		"fit --help":        "Write the number of a recording before the file",
+		"completion --help": "\n  zsh ",
 	} {
 		v := command(t, strings.Fields(args)...).start().ends(exitDone)
 		if !strings.Contains(v.stdout.String(), want) || v.stderr.String() != "" {
