@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/ebpf-profiler/times"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
@@ -31,12 +32,12 @@ var ErrNotAnalyzed = errors.New("process not analysed")
 func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 	done := make(chan error, 1)
 	go func() {
-		if err := u.analyse.lock(ctx); err != nil {
+		if err := u.analyse.Acquire(ctx, 1); err != nil {
 			done <- err
 			return
 		}
 		tables, err := u.analyzeLocked(pid, nil)
-		u.analyse.unlock()
+		u.analyse.Release(1)
 		if err == nil {
 			err = u.finish(pid, tables)
 		}
@@ -56,7 +57,7 @@ func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 
 // analyzeLocked analyses a process, or only its fresh mappings if the process is known. It
 // returns the tables that are being loaded into the kernel, which finish waits for.
-func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*loads, error) {
+func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*errgroup.Group, error) {
 	tables := u.synchronize(uint32(pid), fresh)
 	if !u.kernel.known(uint32(pid)) {
 		// Its predecessor of the same PID may not be forgotten yet.
@@ -71,16 +72,14 @@ func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*loads, error) 
 
 // finish waits until the kernel can use the tables of an analysis, and then restarts the
 // process's part of the memo. Other analyses may run at the same time.
-func (u *Unwinder) finish(pid int, tables *loads) error {
-	if err := tables.wait(); err != nil {
+func (u *Unwinder) finish(pid int, tables *errgroup.Group) error {
+	if err := tables.Wait(); err != nil {
 		return err
 	}
-	select {
-	case u.analyse <- struct{}{}:
-		defer u.analyse.unlock()
-	case <-u.ending:
+	if u.analyse.Acquire(u.ctx, 1) != nil {
 		return ErrNotAnalyzed
 	}
+	defer u.analyse.Release(1)
 	if !u.kernel.known(uint32(pid)) {
 		return ErrNotAnalyzed
 	}
@@ -137,16 +136,16 @@ func (u *Unwinder) work(ctx context.Context) {
 		case now := <-cleanups.C:
 			cleanups.Reset(clock.Until(cleanup))
 			// Stacks of processes that ended since the last cleanup may still come.
-			if u.analyse.lock(ctx) == nil {
+			if u.analyse.Acquire(ctx, 1) == nil {
 				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
 				u.processes.CleanupPIDs()
 				maps.DeleteFunc(u.mappings, func(pid uint32, _ []proc.Mapping) bool { return !u.kernel.known(pid) })
 				maps.DeleteFunc(u.pythons.processes, func(pid uint32, _ bool) bool { return !u.kernel.known(pid) })
-				u.analyse.unlock()
+				u.analyse.Release(1)
 			}
 		}
 		ended, due, fresh := u.schedule.next(time.Now())
-		if len(ended)+len(due)+len(fresh) == 0 || u.analyse.lock(ctx) != nil {
+		if len(ended)+len(due)+len(fresh) == 0 || u.analyse.Acquire(ctx, 1) != nil {
 			continue
 		}
 		for _, pid := range ended {
@@ -159,7 +158,7 @@ func (u *Unwinder) work(ctx context.Context) {
 			u.analyzeSoon(pid, nil)
 		}
 		u.schedule.begin(0)
-		u.analyse.unlock()
+		u.analyse.Release(1)
 	}
 }
 
@@ -178,8 +177,8 @@ const largeAnalysis = 100 * time.Millisecond
 
 // synchronize reads the mappings of a process. If it is given fresh ones, it adds them to
 // those that are known. It is called under u.analyse.
-func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
-	var tables *loads
+func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *errgroup.Group {
+	var tables *errgroup.Group
 	user, _ := u.opts.users.userOf(int(pid))
 	u.opts.Meter.Do(user, func() {
 		runtime.LockOSThread()
@@ -195,8 +194,8 @@ func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 }
 
 // readProcess is what synchronize measures.
-func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
-	tables := new(loads)
+func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *errgroup.Group {
+	tables := new(errgroup.Group)
 	u.tables.loading = tables
 	a := u.newAnalysis(int(pid))
 	u.tables.analysis = a
@@ -213,7 +212,7 @@ func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
 	if delete(u.mappings, pid); u.kernel.known(pid) && a.err == nil && len(a.mappings) <= maxKept {
 		u.mappings[pid] = a.mappings
 	}
-	u.finishing.Go(tables.Wait)
+	u.finishing.Go(func() { _ = tables.Wait() }) // finish has its error
 	return tables
 }
 

@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -92,14 +93,14 @@ func TestUnknownProcess(t *testing.T) {
 // A user's copies leave room for those of others.
 func TestCopiesShare(t *testing.T) {
 	c, p := captureUnknown(t, "400")
-	c.u.analyse <- struct{}{} // an analysis that takes long
+	holdAnalyses(c) // an analysis that takes long
 	p.run()
 	// User space takes maxCopies out before it waits for the analysis. The others have half
 	// of the room, 16 MiB for copies of 74 KB.
 	if s, _, err := c.u.Stats(); err != nil || s.NotCopied == 0 || s.Copied > maxCopies+16<<20/74_000/2 {
 		t.Errorf("%d copies of one user, %d found no room: %v", s.Copied, s.NotCopied, err)
 	}
-	<-c.u.analyse
+	c.u.analyse.Release(1)
 	c.detach(401)
 }
 
@@ -107,11 +108,11 @@ func TestCopiesShare(t *testing.T) {
 // known.
 func TestEndedBeforeCopy(t *testing.T) {
 	c, p := captureUnknown(t, "1")
-	c.u.analyse <- struct{}{} // an analysis that takes long
+	holdAnalyses(c) // an analysis that takes long
 	p.run()
 	p.end()
 	time.Sleep(50 * time.Millisecond)
-	<-c.u.analyse
+	c.u.analyse.Release(1)
 	c.detach(2)
 	for id := range c.counts {
 		if s := c.stacks[id]; len(s.Frames) == 0 || s.Err == nil {
@@ -141,4 +142,11 @@ func TestGeneratedCode(t *testing.T) {
 		}
 	}
 	c.want(10, []string{"helper", "...", "calls", "main", "...", "_start"})
+}
+
+func holdAnalyses(c *capture) {
+	c.t.Helper()
+	if err := c.u.analyse.Acquire(context.Background(), 1); err != nil {
+		c.t.Fatal(err)
+	}
 }

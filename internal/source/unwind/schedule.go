@@ -1,7 +1,6 @@
 package unwind
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -180,17 +179,3 @@ func (u *Unwinder) Busy() (pid int, since time.Duration) {
 	}
 	return s.process, time.Since(s.since)
 }
-
-// A gate, made with room for one, is a mutex whose lock can be abandoned.
-type gate chan struct{}
-
-func (g gate) lock(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (g gate) unlock() { <-g }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
@@ -16,8 +17,8 @@ import (
 // not wait while an analysis is under way, as it did for seconds while a child
 // imported PyTorch.
 func TestTellingWaitsForNothing(t *testing.T) {
-	u := &Unwinder{schedule: newSchedule(), analyse: make(gate, 1)}
-	if err := u.analyse.lock(context.Background()); err != nil { // an analysis that never ends
+	u := &Unwinder{schedule: newSchedule(), analyse: semaphore.NewWeighted(1)}
+	if err := u.analyse.Acquire(context.Background(), 1); err != nil { // an analysis that never ends
 		t.Fatal(err)
 	}
 	done := make(chan struct{})

@@ -11,6 +11,7 @@ import (
 	sdtypes "go.opentelemetry.io/ebpf-profiler/nativeunwind/stackdeltatypes"
 	"go.opentelemetry.io/ebpf-profiler/processmanager/ebpfapi"
 	"go.opentelemetry.io/ebpf-profiler/support"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
@@ -29,7 +30,7 @@ type tables struct {
 	// current analysis, and loading the tables that it loads. One goroutine at a time uses
 	// them.
 	offered  *loadable
-	loading  *loads
+	loading  *errgroup.Group
 	analysis *analysis
 
 	mu     sync.Mutex
@@ -37,25 +38,10 @@ type tables struct {
 	known  map[filememo.Sum]int // how many of them, by the content that they were made from
 }
 
-// loads are tables that are being loaded into the kernel.
-type loads struct {
-	sync.WaitGroup
-	mu  sync.Mutex
-	err error
-}
-
-// wait returns when the kernel can use all of them.
-func (l *loads) wait() error {
-	l.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
 func newTables(handler ebpfapi.EbpfHandler, k *kernel) *tables {
 	return &tables{
 		EbpfHandler: handler, kernel: k, rules: rules{put: handler.UpdateUnwindInfo, numbers: make(map[sdtypes.UnwindInfo]*rule)},
-		loading: new(loads), loaded: make(map[host.FileID]*loadable), known: make(map[filememo.Sum]int),
+		loading: new(errgroup.Group), loaded: make(map[host.FileID]*loadable), known: make(map[filememo.Sum]int),
 	}
 }
 
@@ -169,15 +155,13 @@ func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.Sta
 			return 0, err
 		}
 	}
-	loading := t.loading
-	loading.Go(func() {
+	t.loading.Go(func() error {
+		defer l.inner.Close()
 		// The kernel waits for an RCU grace period here, tens of milliseconds.
 		if err := t.kernel.maps[tablesMap].Put(uint64(file), l.inner); err != nil {
-			loading.mu.Lock()
-			defer loading.mu.Unlock()
-			loading.err = errors.Join(loading.err, fmt.Errorf("add unwind table: %w", err))
+			return fmt.Errorf("add unwind table: %w", err)
 		}
-		l.inner.Close()
+		return nil
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,6 +21,7 @@ import (
 	profilerlog "go.opentelemetry.io/ebpf-profiler/log"
 	"go.opentelemetry.io/ebpf-profiler/processmanager"
 	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
@@ -84,11 +85,11 @@ type Unwinder struct {
 	kernel    *kernel
 	tables    *tables
 	processes *processmanager.ProcessManager
+	ctx       context.Context // ends with the unwinder's work
 	cancel    context.CancelFunc
-	ending    <-chan struct{} // closed by cancel
-	worked    chan struct{}   // closed when the worker has ended
+	worked    chan struct{} // closed when the worker has ended
 	opts      Options
-	analyse   gate                      // one at a time
+	analyse   *semaphore.Weighted       // one at a time
 	memo      *filememo.Memo            // of unwind tables
 	memoErr   error                     // why it is not in CacheDir
 	mappings  map[uint32][]proc.Mapping // by process, as of its last analysis; under analyse
@@ -126,8 +127,8 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	memo, memoErr := opts.openMemo()
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unwinder{
-		kernel: k, known: &knownProcesses{kernel: k.maps["unwind_processes"]}, cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
-		opts: opts, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
+		kernel: k, known: &knownProcesses{kernel: k.maps["unwind_processes"]}, ctx: ctx, cancel: cancel, worked: make(chan struct{}), schedule: newSchedule(),
+		opts: opts, analyse: semaphore.NewWeighted(1), mappings: make(map[uint32][]proc.Mapping),
 		memo: memo, memoErr: memoErr,
 	}
 	if err := u.manageProcesses(ctx); err != nil {
@@ -184,7 +185,7 @@ func (u *Unwinder) Close() error {
 	err := u.closeCopies()
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
-	if err := u.analyse.lock(ctx); err != nil {
+	if err := u.analyse.Acquire(ctx, 1); err != nil {
 		pid, _ := u.Busy()
 		return fmt.Errorf("close stack capture: the analysis of process %d does not end", pid)
 	}
