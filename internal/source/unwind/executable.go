@@ -39,8 +39,6 @@ type analysis struct {
 	err      error
 
 	opened map[mappingKey]*executable
-	linked bool       // files that mapped ones name may be opened
-	root   *proc.Root // nil until one is
 
 	making sync.WaitGroup      // of tables that prepare makes
 	room   *semaphore.Weighted // maxAtOnce bytes
@@ -196,9 +194,6 @@ type mappingKey struct {
 // close closes the files and drops the tables that were not used.
 func (a *analysis) close() {
 	a.making.Wait()
-	if a.root != nil {
-		a.root.Close()
-	}
 	for _, f := range a.opened {
 		f.File.Close()
 	}
@@ -255,25 +250,8 @@ func (a *analysis) OpenMappingFile(m *process.RawMapping) (process.ReadAtCloser,
 	return f, nil
 }
 
-// OpenELF implements pfelf.ELFOpener: it opens a file that a mapped file names, while the
-// table of the mapped file is read. The unwinder's Go side also asks for files of which it
-// reports only the name.
-func (a *analysis) OpenELF(path string) (*pfelf.File, error) {
-	if !a.linked {
-		return nil, os.ErrNotExist
-	}
-	if a.root == nil {
-		var err error
-		if a.root, err = proc.OpenRoot(int(a.PID())); err != nil {
-			return nil, a.explain(err)
-		}
-	}
-	f, err := a.root.Open(path, 0)
-	if err != nil {
-		return nil, a.explain(err)
-	}
-	return pfelf.NewFileOwned(struct{ process.ReadAtCloser }{f})
-}
+// OpenELF implements pfelf.ELFOpener: it opens no file that a mapped one names.
+func (a *analysis) OpenELF(path string) (*pfelf.File, error) { return linkless{}.OpenELF(path) }
 
 // GetMappingFileLastModified implements process.Process: the unwinder's knowledge of a
 // file is valid until this time changes. It is the inode's change time, because a program
@@ -305,7 +283,7 @@ func (a *analysis) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, 
 	}
 	defer f.Close()
 	found := f.find()
-	if found.err == nil && found.content != (filememo.Sum{}) {
+	if found.err == nil {
 		return libpf.FileIDFromBytes(found.content[:16])
 	}
 	// A file whose table cannot be shared has an id of its own.
@@ -403,29 +381,29 @@ func (p provider) GetIntervalDataForFile(ref *pfelf.Reference) (*sdtypes.Interva
 		return nil, err
 	}
 	var l *loadable
-	e, ok := elf.Underlying().(*executable)
-	if ok {
+	if e, ok := elf.Underlying().(*executable); ok {
 		l, err = e.table()
-	}
-	if !ok || errors.Is(err, errDebugLink) { // the vdso, or a file that names another one
-		var encoded []byte
-		if ok {
-			e.analysis.linked = true
-			defer func() { e.analysis.linked = false }()
-		}
-		var whole *codeBlocks
-		if whole, err = extract(ref); err == nil {
-			encoded, err = encodeTable(whole)
-		}
-		if err == nil {
-			l, err = p.tables.prepare(filememo.Sum{}, encoded)
-		}
+	} else { // the vdso
+		l, err = p.tables.fromReference(ref)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the unwind table of %s: %w", ref.FileName(), err)
 	}
 	p.tables.offered = l
 	return l.intervals(), nil
+}
+
+// fromReference makes a table of a file that is not remembered.
+func (t *tables) fromReference(ref *pfelf.Reference) (*loadable, error) {
+	whole, err := extract(ref)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := encodeTable(whole)
+	if err != nil {
+		return nil, err
+	}
+	return t.prepare(filememo.Sum{}, encoded)
 }
 
 // GetAndResetStatistics implements nativeunwind.StackDeltaProvider.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"sync"
 
@@ -49,10 +50,6 @@ var (
 	errTooLarge = errors.New("unwind table too large")
 )
 
-// errDebugLink is the error of reading an executable whose unwind information may lie
-// in another file.
-var errDebugLink = errors.New("unwind information in another file")
-
 // readParts reads the parts of a file (split) side by side.
 func readParts(parts ...io.ReaderAt) ([]*codeBlocks, error) {
 	out, errs := make([]*codeBlocks, len(parts)), make([]error, len(parts))
@@ -65,25 +62,17 @@ func readParts(parts ...io.ReaderAt) ([]*codeBlocks, error) {
 }
 
 func readPart(r io.ReaderAt) (*codeBlocks, error) {
-	linked := &linkless{}
-	ref := pfelf.NewReferenceWithOpenFunc("", linked, func() (*pfelf.File, error) { return pfelf.NewFile(r, 0, false) })
+	ref := pfelf.NewReferenceWithOpenFunc("", linkless{}, func() (*pfelf.File, error) { return pfelf.NewFile(r, 0, false) })
 	defer ref.Close()
-	p, err := extract(ref)
-	if err == nil && linked.asked {
-		err = errDebugLink
-	}
-	return p, err
+	return extract(ref)
 }
 
 // linkless opens no other file.
-type linkless struct{ asked bool }
+type linkless struct{}
 
-func (l *linkless) OpenELF(string) (*pfelf.File, error) {
-	l.asked = true
-	return nil, errDebugLink
-}
+func (linkless) OpenELF(string) (*pfelf.File, error) { return nil, os.ErrNotExist }
 
-// extract reads the unwind information of an executable that may name another file to read.
+// extract reads the unwind information of an executable.
 func extract(ref *pfelf.Reference) (_ *codeBlocks, err error) {
 	defer func() {
 		if p := recover(); p != nil {
