@@ -18,7 +18,6 @@ type rules struct {
 	numbers map[sdtypes.UnwindInfo]*rule
 	free    []uint16
 	next    uint16
-	foreign []uint16 // by the unwinder's own numbers
 }
 
 type rule struct {
@@ -89,30 +88,4 @@ func (r *rules) releaseLocked(of []sdtypes.UnwindInfo) {
 			r.free = append(r.free, known.number)
 		}
 	}
-}
-
-// number records the number that the unwinder itself gives a rule. These rules are never
-// released.
-func (r *rules) number(index uint16, info sdtypes.UnwindInfo) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n, err := r.acquireOne(info)
-	if err != nil {
-		return err
-	}
-	for len(r.foreign) <= int(index) {
-		r.foreign = append(r.foreign, 0)
-	}
-	r.foreign[index] = n
-	return nil
-}
-
-// translate returns the number in the array, for the unwinder's own number of a rule.
-func (r *rules) translate(index uint16) uint16 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if index&support.DeltaCommandFlag != 0 || int(index) >= len(r.foreign) {
-		return index
-	}
-	return r.foreign[index]
 }

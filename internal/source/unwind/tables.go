@@ -1,7 +1,6 @@
 package unwind
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -28,10 +27,11 @@ type tables struct {
 
 	// offered is the table of the executable that the unwinder asked for last, analysis the
 	// current analysis, and loading the tables that it loads. One goroutine at a time uses
-	// them.
+	// them and own.
 	offered  *loadable
 	loading  *errgroup.Group
 	analysis *analysis
+	own      map[uint16]sdtypes.UnwindInfo // the unwinder's rules, by its numbers
 
 	mu     sync.Mutex
 	loaded map[host.FileID]*loadable
@@ -41,7 +41,7 @@ type tables struct {
 func newTables(handler ebpfapi.EbpfHandler, k *kernel) *tables {
 	return &tables{
 		EbpfHandler: handler, kernel: k, rules: rules{put: handler.UpdateUnwindInfo, numbers: make(map[sdtypes.UnwindInfo]*rule)},
-		loading: new(errgroup.Group), loaded: make(map[host.FileID]*loadable), known: make(map[filememo.Sum]int),
+		loading: new(errgroup.Group), own: make(map[uint16]sdtypes.UnwindInfo), loaded: make(map[host.FileID]*loadable), known: make(map[filememo.Sum]int),
 	}
 }
 
@@ -170,31 +170,19 @@ func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.Sta
 	return support.StackDeltaBucketSmallest, nil
 }
 
-// fromDeltas makes a table of entries whose rules the unwinder has numbered.
+// fromDeltas makes a table of entries whose rules the unwinder has numbered. All lie in one page of
+// the kernel side's, as the vdso does.
 func (t *tables) fromDeltas(deltas []ebpfapi.StackDeltaEBPF) (*loadable, error) {
-	l := &loadable{table: &table{}}
-	var err error
-	if l.inner, err = t.newInner(len(deltas)); err != nil {
-		return nil, fmt.Errorf("make unwind table: %w", err)
-	}
-	w := arrayWindows{array: l.inner}
-	var memory []byte
-	for _, d := range deltas { // struct StackDelta
-		if len(memory) == 0 {
-			if memory, err = w.next(); err != nil {
-				break
-			}
+	e := &encoder{numbers: make(map[sdtypes.UnwindInfo]int)}
+	for _, d := range deltas {
+		rule, known := t.own[d.UnwindInfo]
+		if !known {
+			rule = sdtypes.UnwindInfo{Flags: support.UnwindFlagCommand, Param: int32(d.UnwindInfo &^ support.DeltaCommandFlag)}
 		}
-		binary.NativeEndian.PutUint16(memory, d.AddressLow)
-		binary.NativeEndian.PutUint16(memory[2:], t.rules.translate(d.UnwindInfo))
-		memory = memory[stride:]
+		e.add(uint64(d.AddressLow), e.number(rule))
 	}
-	err = errors.Join(err, w.close())
-	if err != nil {
-		l.inner.Close()
-		return nil, fmt.Errorf("write unwind table: %w", err)
-	}
-	return l, nil
+	e.end = e.at
+	return t.prepare(filememo.Sum{}, e.encode())
 }
 
 // UpdateStackDeltaPages implements ebpfapi.EbpfHandler: it passes on the pages of the table
@@ -208,7 +196,8 @@ func (t *tables) UpdateStackDeltaPages(file host.FileID, perPage []uint16, size 
 
 // UpdateUnwindInfo implements ebpfapi.EbpfHandler: the unwinder gives a rule a number.
 func (t *tables) UpdateUnwindInfo(index uint16, info sdtypes.UnwindInfo) error {
-	return t.rules.number(index, info)
+	t.own[index] = info
+	return nil
 }
 
 // has reports whether a table of this content is loaded.

@@ -6,6 +6,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
+	sdtypes "go.opentelemetry.io/ebpf-profiler/nativeunwind/stackdeltatypes"
+	"go.opentelemetry.io/ebpf-profiler/processmanager/ebpfapi"
+	"go.opentelemetry.io/ebpf-profiler/support"
 )
 
 // What is written to windows lies in the array, whatever of the last window it takes.
@@ -44,5 +47,45 @@ func TestArrayWindows(t *testing.T) {
 			t.Errorf("%d entries: a window is left", entries)
 		}
 		array.Close()
+	}
+}
+
+// What the unwinder makes up itself, as for the vdso of arm64, has the rules that it numbered.
+func TestFromDeltas(t *testing.T) {
+	array := map[uint16]sdtypes.UnwindInfo{}
+	tables := tables{
+		kernel: &kernel{table: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, Flags: features.BPF_F_MMAPABLE}},
+		own:    map[uint16]sdtypes.UnwindInfo{},
+		rules: rules{numbers: map[sdtypes.UnwindInfo]*rule{}, put: func(n uint16, info sdtypes.UnwindInfo) error {
+			array[n] = info
+			return nil
+		}},
+	}
+	first, second := sdtypes.UnwindInfo{BaseReg: 7, Param: 8}, sdtypes.UnwindInfo{BaseReg: 7, Param: 16}
+	if _, err := tables.rules.acquire([]sdtypes.UnwindInfo{{BaseReg: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, info := range []sdtypes.UnwindInfo{first, second} {
+		if err := tables.UpdateUnwindInfo(uint16(i), info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const signal = uint16(support.UnwindCommandSignal) | support.DeltaCommandFlag
+	l, err := tables.fromDeltas([]ebpfapi.StackDeltaEBPF{
+		{AddressLow: 0x300, UnwindInfo: 0}, {AddressLow: 0x304, UnwindInfo: 1}, {AddressLow: 0x2000, UnwindInfo: 0}, {AddressLow: 0x2100, UnwindInfo: signal},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.inner.Close()
+	for i, want := range []uint16{0x300, 0x304, 0x2000, 0x2100} {
+		var entry struct{ Address, Rule uint16 }
+		if err := l.inner.Lookup(uint32(i), &entry); err != nil {
+			t.Fatal(err)
+		}
+		rule, known := array[entry.Rule]
+		if entry.Address != want || i == 3 && entry.Rule != signal || i < 3 && (!known || rule != []sdtypes.UnwindInfo{first, second, first}[i]) {
+			t.Errorf("entry %d: %+v, rule %+v", i, entry, rule)
+		}
 	}
 }
