@@ -3,6 +3,8 @@ package frames
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,24 +29,15 @@ type queue struct {
 	meter *work.Meter
 
 	mu      sync.Mutex
-	added   uint64
-	pending map[uint64]bool // jobs that are neither done nor dropped, by number
-	waiting map[*waiter]bool
-	busy    int // the process that is being read, 0 for none
+	pending map[chan struct{}]bool // one for each job, closed when it is done or dropped
+	busy    int                    // the process that is being read, 0 for none
 	since   time.Time
-}
-
-// A waiter waits for the jobs that were pending when it was made.
-type waiter struct {
-	last uint64 // of them
-	left int
-	done chan struct{} // closed when they are done
 }
 
 func newQueue(meter *work.Meter) *queue {
 	return &queue{
 		jobs:  fair.New(fair.Limits{Running: 1, PerUser: 1, Waiting: maxQueued}),
-		meter: meter, pending: map[uint64]bool{}, waiting: map[*waiter]bool{},
+		meter: meter, pending: map[chan struct{}]bool{},
 	}
 }
 
@@ -65,36 +58,27 @@ func (q *queue) close() error {
 // add queues a job that reads the process pid of a user. If there is no room for it, drop
 // is called instead. Neither add nor drop blocks.
 func (q *queue) add(user uint16, pid int, run, drop func()) {
+	over := make(chan struct{})
 	q.mu.Lock()
-	q.added++
-	id := q.added
-	q.pending[id] = true
+	q.pending[over] = true
 	q.mu.Unlock()
 	q.jobs.Do(uint32(user), func() {
 		q.set(pid)
 		q.meter.Do(user, run)
 		q.set(0)
-		q.over(id)
+		q.end(over)
 	}, func() {
 		drop()
-		q.over(id)
+		q.end(over)
 	})
 }
 
-// over ends a job.
-func (q *queue) over(id uint64) {
+// end ends a job.
+func (q *queue) end(over chan struct{}) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.pending, id)
-	for w := range q.waiting {
-		if id > w.last {
-			continue
-		}
-		if w.left--; w.left == 0 {
-			close(w.done)
-			delete(q.waiting, w)
-		}
-	}
+	delete(q.pending, over)
+	q.mu.Unlock()
+	close(over)
 }
 
 func (q *queue) set(pid int) {
@@ -106,19 +90,14 @@ func (q *queue) set(pid int) {
 // wait returns when all jobs so far are done, or ctx ends.
 func (q *queue) wait(ctx context.Context) {
 	q.mu.Lock()
-	w := &waiter{q.added, len(q.pending), make(chan struct{})}
-	if w.left == 0 {
-		q.mu.Unlock()
-		return
-	}
-	q.waiting[w] = true
+	pending := slices.Collect(maps.Keys(q.pending))
 	q.mu.Unlock()
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		q.mu.Lock()
-		delete(q.waiting, w)
-		q.mu.Unlock()
+	for _, over := range pending {
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
