@@ -41,10 +41,10 @@ type Call struct {
 // be disassembled from start to end. A pointer to the stub that is made up at run time
 // stays unknown; no compiler makes one.
 func (e *ELF) Calls(stub uint64) []Call {
-	code, err := e.code()
-	if err != nil || !e.X86() {
+	if !e.X86() {
 		return nil
 	}
+	code := e.code()
 	address, ok := addressOf(code, stub)
 	functions := e.functionTable()
 	if !ok || functions == nil || fileSize(code) > maxScanned || e.pointsTo(address) {
@@ -129,12 +129,7 @@ func (e *ELF) pointsTo(address uint64) bool {
 			return true
 		}
 	}
-	var data []*elf.Prog
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 {
-			data = append(data, p)
-		}
-	}
+	data := e.loads(elf.PF_W)
 	if fileSize(data) > maxWritable {
 		return true
 	}

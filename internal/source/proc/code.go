@@ -8,8 +8,8 @@ func (e *ELF) X86() bool { return e.Machine == elf.EM_X86_64 }
 // Code returns where in the file its executable segment is, in bytes. It returns 0, 0 if there
 // is none, or more than one.
 func (e *ELF) Code() (offset, size uint64) {
-	segments, err := e.code()
-	if err != nil || len(segments) != 1 {
+	segments := e.code()
+	if len(segments) != 1 {
 		return 0, 0
 	}
 	return segments[0].Off, segments[0].Filesz
@@ -20,11 +20,7 @@ func (e *ELF) Code() (offset, size uint64) {
 // in it the offset is. It returns no code, and 0, if the offset lies in none or
 // cannot be read.
 func (e *ELF) CodeAround(offset, reach uint64) (code []byte, start int) {
-	segments, err := e.code()
-	if err != nil {
-		return nil, 0
-	}
-	for _, s := range segments {
+	for _, s := range e.code() {
 		if offset < s.Off || offset-s.Off >= s.Filesz {
 			continue
 		}

@@ -20,27 +20,25 @@ type functionTable struct {
 
 // functionTable returns nil for none, or one that is not as linkers write it.
 func (e *ELF) functionTable() *functionTable {
-	t := &functionTable{left: maxApart}
+	t := &functionTable{segment: e.loads(0), left: maxApart}
 	for _, p := range e.Progs {
 		const head, entry = 12, 8 // bytes
 		// Version 1; the pointers are 4 bytes relative to themselves, the
 		// count 4 bytes, the table's 4 bytes relative to the segment.
 		const encodings = "\x01\x1b\x03\x3b"
-		switch {
-		case p.Type == elf.PT_LOAD:
-			t.segment = append(t.segment, p)
-		case p.Type == elf.PT_GNU_EH_FRAME && p.Filesz > head && p.Filesz < maxLookup:
-			b := make([]byte, p.Filesz)
-			if _, err := p.ReadAt(b, 0); err != nil || string(b[:4]) != encodings {
-				return nil
-			}
-			count := uint64(binary.LittleEndian.Uint32(b[8:]))
-			t.address, t.entries = p.Vaddr, b[head:]
-			if count == 0 || count*entry > uint64(len(t.entries)) {
-				return nil
-			}
-			t.entries = t.entries[:count*entry]
+		if p.Type != elf.PT_GNU_EH_FRAME || p.Filesz <= head || p.Filesz >= maxLookup {
+			continue
 		}
+		b := make([]byte, p.Filesz)
+		if _, err := p.ReadAt(b, 0); err != nil || string(b[:4]) != encodings {
+			return nil
+		}
+		count := uint64(binary.LittleEndian.Uint32(b[8:]))
+		t.address, t.entries = p.Vaddr, b[head:]
+		if count == 0 || count*entry > uint64(len(t.entries)) {
+			return nil
+		}
+		t.entries = t.entries[:count*entry]
 	}
 	if t.entries == nil {
 		return nil

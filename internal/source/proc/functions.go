@@ -36,12 +36,8 @@ func (e *ELF) Functions(match func(name []byte) bool) (map[string]uint64, error)
 }
 
 func (e *ELF) functions(table *elf.Section, match func([]byte) bool) (map[string]uint64, error) {
-	code, err := e.code()
-	if err != nil {
-		return nil, err
-	}
-	offsets := map[string]uint64{}
-	err = e.values(table, definedFunction, match, func(name []byte, address uint64) {
+	code, offsets := e.code(), map[string]uint64{}
+	err := e.values(table, definedFunction, match, func(name []byte, address uint64) {
 		if offset, ok := e.offset(code, address); ok {
 			offsets[string(name)] = offset
 		}
@@ -157,17 +153,22 @@ func entries(table *elf.Section, size uint64, visit func(i uint64, entry []byte)
 	return nil
 }
 
-// code returns the segments that are loaded executably.
-func (e *ELF) code() (code []*elf.Prog, err error) {
+// loads returns the segments that are loaded with all of the flags.
+func (e *ELF) loads(flags elf.ProgFlag) (segments []*elf.Prog) {
 	for _, p := range e.Progs {
-		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 {
-			code = append(code, p)
+		if p.Type == elf.PT_LOAD && p.Flags&flags == flags {
+			segments = append(segments, p)
 		}
 	}
-	if len(code) > maxCode {
-		return nil, fmt.Errorf("%w: %d executable segments", ErrMalformed, len(code))
+	return segments
+}
+
+// code returns the segments that are loaded executably, none if there are more than maxCode.
+func (e *ELF) code() []*elf.Prog {
+	if code := e.loads(elf.PF_X); len(code) <= maxCode {
+		return code
 	}
-	return code, nil
+	return nil
 }
 
 // offset returns the offset in the file of the code at an address.

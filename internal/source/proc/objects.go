@@ -20,25 +20,14 @@ func definedObject(symbol []byte) bool {
 // Variable returns the size bytes that the file has for data that may be written, at a distance from
 // the code at an offset in the file, or fewer.
 func (e *ELF) Variable(offset, distance, size uint64) []byte {
-	var data []*elf.Prog
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset-p.Off < p.Filesz {
-			distance += p.Vaddr - p.Off
-		}
-		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 {
-			data = append(data, p)
-		}
+	address, ok := addressOf(e.code(), offset)
+	if !ok {
+		return nil
 	}
-	return loaded(data, offset+distance, size)
+	return loaded(e.loads(elf.PF_W), address+distance, size)
 }
 
 // Data returns the size bytes that the file has for an address, or fewer.
 func (e *ELF) Data(address, size uint64) []byte {
-	var segments []*elf.Prog
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_LOAD {
-			segments = append(segments, p)
-		}
-	}
-	return loaded(segments, address, size)
+	return loaded(e.loads(0), address, size)
 }

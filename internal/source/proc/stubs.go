@@ -34,10 +34,7 @@ func (e *ELF) Stubs(match func(name []byte) bool) (map[string]uint64, error) {
 	if err != nil || len(slots) == 0 {
 		return nil, err
 	}
-	code, err := e.code()
-	if err != nil {
-		return nil, err
-	}
+	code := e.code()
 	stubs, left := map[string]uint64{}, uint64(maxStubs)
 	for _, s := range e.Sections {
 		if s.Name != ".plt" && !strings.HasPrefix(s.Name, ".plt.") {
