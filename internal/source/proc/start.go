@@ -40,20 +40,29 @@ func parseEnviron(b []byte, names []string) map[string]string {
 	return set
 }
 
-// EntryPoint returns the address at which a process's program begins:
-// AT_ENTRY of its auxiliary vector (getauxval(3)), which is pairs of words.
-func EntryPoint(pid int) (uint64, error) {
-	const atEntry, word = 9, 8
+// auxiliary returns a value of a process's auxiliary vector (getauxval(3)), which is pairs of words.
+func auxiliary(pid int, kind uint64) (value uint64, ok bool, err error) {
+	const word = 8
 	auxv, err := read(pid, "auxv", maxLine)
+	for ; err == nil && len(auxv) >= 2*word; auxv = auxv[2*word:] {
+		if binary.NativeEndian.Uint64(auxv) == kind {
+			return binary.NativeEndian.Uint64(auxv[word:]), true, nil
+		}
+	}
+	return 0, false, err
+}
+
+// EntryPoint returns the address at which a process's program begins.
+func EntryPoint(pid int) (uint64, error) {
+	const atEntry = 9
+	address, ok, err := auxiliary(pid, atEntry)
+	if err == nil && !ok {
+		err = errors.New("its auxiliary vector has none")
+	}
 	if err != nil {
 		return 0, fmt.Errorf("find the entry point of process %d: %w", pid, err)
 	}
-	for ; len(auxv) >= 2*word; auxv = auxv[2*word:] {
-		if binary.NativeEndian.Uint64(auxv) == atEntry {
-			return binary.NativeEndian.Uint64(auxv[word:]), nil
-		}
-	}
-	return 0, fmt.Errorf("find the entry point of process %d: its auxiliary vector has none", pid)
+	return address, nil
 }
 
 // maxCommand bounds a command line, in bytes.

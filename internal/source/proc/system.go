@@ -3,7 +3,6 @@ package proc
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 )
 
@@ -42,35 +41,16 @@ func Sysctl(name string) string {
 	return string(line)
 }
 
-// maxDriverVersion bounds what is read of /proc/driver/nvidia/version: two lines.
-const maxDriverVersion = 4 << 10
-
-// maxDriverList bounds what is read of /proc/devices: a line for each of a few hundred drivers.
-const maxDriverList = 64 << 10
-
 // DriverVersion returns the version of NVIDIA's kernel driver, such as
 // "580.159.04", or "" where it is not loaded or does not say.
 func DriverVersion() string {
-	f, err := os.Open("/proc/driver/nvidia/version")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxDriverVersion))
-	if err != nil {
-		return ""
-	}
+	b, _ := os.ReadFile("/proc/driver/nvidia/version")
 	return parseDriverVersion(b)
 }
 
 // DriverLoaded reports whether NVIDIA's kernel driver is loaded, or /proc does not show it.
 func DriverLoaded() bool {
-	f, err := os.Open("/proc/devices")
-	if err != nil {
-		return true
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxDriverList))
+	b, err := os.ReadFile("/proc/devices")
 	return err != nil || listsDriver(b)
 }
 
