@@ -141,25 +141,11 @@ func (k *kernel) loadExit(opts *Options, spec *ebpf.CollectionSpec, constants ma
 
 // load loads programs of spec over the maps.
 func (k *kernel) load(spec *ebpf.CollectionSpec, types *btf.Cache, names ...string) (map[string]*ebpf.Program, error) {
-	spec = spec.Copy()
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
-	kernel, err := types.Kernel()
-	if err != nil {
-		return nil, fmt.Errorf("read kernel types: %w", err)
-	}
-	// Without KernelTypes, the types of every module are read, too: 40 MiB on a machine with 200.
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		MapReplacements: k.coll.Maps, Programs: ebpf.ProgramOptions{KernelTypes: kernel}, Cache: types,
-	})
+	loaded, err := bpf.LoadPrograms(spec, k.coll.Maps, types, 0, names...)
 	if err != nil {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
-	defer coll.Close()
-	out := make(map[string]*ebpf.Program)
-	for _, name := range names {
-		out[name] = coll.DetachProgram(name)
-	}
-	return out, nil
+	return loaded, nil
 }
 
 // fill writes the table of functions into the maps.

@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"runtime"
@@ -99,15 +100,20 @@ func configure(spec *ebpf.CollectionSpec, opts Options) error {
 
 // loadPrograms loads the programs in parallel: nearly all of the time is the verifier's.
 func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
+	over := make(map[string]*ebpf.Map)
+	for name := range spec.Maps {
+		if !strings.HasPrefix(name, ".") { // constants
+			over[name] = cmp.Or(opts.Maps[name], k.maps[name])
+		}
+	}
 	var both errgroup.Group
-	both.Go(func() (err error) {
-		k.copy, err = k.load(spec, copyProgram, opts)
-		return err
-	})
-	both.Go(func() (err error) {
-		k.exit, err = k.load(spec, exitProgram, opts)
-		return err
-	})
+	for name, to := range map[string]**ebpf.Program{exitProgram: &k.exit, copyProgram: &k.copy} {
+		both.Go(func() error {
+			loaded, err := bpf.LoadPrograms(spec, over, opts.Types, logLevel, name)
+			*to = loaded[name]
+			return err
+		})
+	}
 	return both.Wait()
 }
 
@@ -124,7 +130,12 @@ func slots() uint32 {
 
 // loadMaps makes the maps that the caller does not share.
 func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map) error {
-	used := references(spec)
+	used := make(map[string]bool)
+	for _, program := range spec.Programs {
+		for _, instruction := range program.Instructions {
+			used[instruction.Reference()] = true
+		}
+	}
 	for _, name := range goSideMaps {
 		used[name] = true
 	}
@@ -149,11 +160,15 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 		if n, ok := sizes[name]; ok {
 			m.MaxEntries = n
 		}
-		if shared[name] == nil && !strings.HasPrefix(name, ".") {
+		switch {
+		case strings.HasPrefix(name, "."): // constants
+		case shared[name] != nil:
+			m.MaxEntries = shared[name].MaxEntries()
+		default:
 			own[name] = m
 		}
 	}
-	dropVariables(spec)
+	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool { return spec.Maps[v.SectionName] == nil })
 	// The unwinder's Go side requires it, and does not use it.
 	own["go_procs"] = &ebpf.MapSpec{Name: "go_procs", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	var err error
@@ -166,58 +181,9 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	return nil
 }
 
-// programOptions request a short log of the verifier. Without any log, a refused program
+// logLevel requests a short log of the verifier. Without any log, a refused program
 // would be verified again with a log of a hundred megabytes.
-var programOptions = ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}
-
-// load loads one program of spec.
-func (k *kernel) load(spec *ebpf.CollectionSpec, program string, opts Options) (*ebpf.Program, error) {
-	spec = spec.Copy()
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != program })
-	used := references(spec)
-	replace := make(map[string]*ebpf.Map)
-	for m := range spec.Maps {
-		switch {
-		case !used[m]:
-			delete(spec.Maps, m)
-		case strings.HasPrefix(m, "."): // constants
-		case opts.Maps[m] != nil:
-			spec.Maps[m].MaxEntries = opts.Maps[m].MaxEntries()
-			replace[m] = opts.Maps[m]
-		case k.maps[m] != nil:
-			replace[m] = k.maps[m]
-		}
-	}
-	dropVariables(spec)
-	kernel, err := opts.Types.Kernel()
-	if err != nil {
-		return nil, fmt.Errorf("read kernel types: %w", err)
-	}
-	programs := programOptions
-	programs.KernelTypes = kernel // without the types of modules
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: programs, Cache: opts.Types})
-	if err != nil {
-		return nil, err
-	}
-	defer coll.Close()
-	return coll.DetachProgram(program), nil
-}
-
-func references(spec *ebpf.CollectionSpec) map[string]bool {
-	names := make(map[string]bool)
-	for _, prog := range spec.Programs {
-		for _, ins := range prog.Instructions {
-			names[ins.Reference()] = true
-		}
-	}
-	return names
-}
-
-func dropVariables(spec *ebpf.CollectionSpec) {
-	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool {
-		return spec.Maps[v.SectionName] == nil
-	})
-}
+const logLevel = ebpf.LogLevelStats
 
 func (k *kernel) close() {
 	k.exit.Close()

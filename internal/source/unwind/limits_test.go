@@ -35,7 +35,7 @@ func loadAll(t *testing.T) (*ebpf.Collection, *Unwinder) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	coll, err := ebpf.NewCollectionWithOptions(own, ebpf.CollectionOptions{Programs: programOptions})
+	coll, err := ebpf.NewCollectionWithOptions(own, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: logLevel}})
 	if err != nil {
 		t.Fatal(err)
 	}
