@@ -65,27 +65,32 @@ func ReadELF(r io.ReaderAt, size int64) (e *ELF, err error) {
 	return &ELF{f, uint64(size)}, nil
 }
 
-// headers are an ELF file with a copy of its headers, so that debug/elf reads
-// those that were checked.
-type headers struct {
+// A Patched shows a file with other bytes in some places.
+type Patched struct {
 	io.ReaderAt
-	copies []piece
+	Patches []Patch
 }
 
-type piece struct {
-	at    uint64
-	bytes []byte
+// A Patch is the bytes of a Patched from an offset on.
+type Patch struct {
+	At    int64
+	Bytes []byte
 }
 
-// ReadAt reads what lies within one of the copies from there.
-func (h *headers) ReadAt(p []byte, off int64) (int, error) {
-	for _, c := range h.copies {
-		if at := uint64(off) - c.at; off >= 0 && uint64(off) >= c.at && at <= uint64(len(c.bytes)) && uint64(len(p)) <= uint64(len(c.bytes))-at {
-			return copy(p, c.bytes[at:]), nil
+// ReadAt implements io.ReaderAt.
+func (f *Patched) ReadAt(b []byte, off int64) (int, error) {
+	n, err := f.ReaderAt.ReadAt(b, off)
+	for _, p := range f.Patches {
+		if from, to := max(off, p.At), min(off+int64(n), p.At+int64(len(p.Bytes))); from < to {
+			copy(b[from-off:to-off], p.Bytes[from-p.At:])
 		}
 	}
-	return h.ReaderAt.ReadAt(p, off)
+	return n, err
 }
+
+// headers are an ELF file with a copy of its headers, so that debug/elf reads
+// those that were checked.
+type headers struct{ Patched }
 
 // copy reads n bytes of the file once and for all.
 func (h *headers) copy(size, at, n uint64) ([]byte, error) {
@@ -96,13 +101,13 @@ func (h *headers) copy(size, at, n uint64) ([]byte, error) {
 	if got, err := h.ReaderAt.ReadAt(b, int64(at)); uint64(got) < n {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	h.copies = append(h.copies, piece{at, b})
+	h.Patches = append(h.Patches, Patch{int64(at), b})
 	return b, nil
 }
 
 // readHeaders bounds the counts and sizes that elf.NewFile allocates by.
 func readHeaders(r io.ReaderAt, fileSize int64) (*headers, error) {
-	h, size := &headers{ReaderAt: r}, uint64(max(fileSize, 0))
+	h, size := &headers{Patched{ReaderAt: r}}, uint64(max(fileSize, 0))
 	b, err := h.copy(size, 0, headerSize)
 	if err != nil || string(b[:4]) != elf.ELFMAG || b[elf.EI_DATA] != byte(elf.ELFDATA2LSB) {
 		return nil, ErrNotELF

@@ -7,32 +7,9 @@ import (
 	"math"
 
 	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
-
-// A part is an ELF file that shows only some of the functions in its unwind information
-// (.eh_frame): patches hide the others. The profiler's library reads a file on one
-// processor, and the parts of a file can be read side by side.
-type part struct {
-	io.ReaderAt
-	patches []patch
-}
-
-// A patch replaces bytes of a file.
-type patch struct {
-	at    int64
-	bytes []byte
-}
-
-// ReadAt implements io.ReaderAt.
-func (p part) ReadAt(b []byte, off int64) (int, error) {
-	n, err := p.ReaderAt.ReadAt(b, off)
-	for _, x := range p.patches {
-		if from, to := max(off, x.at), min(off+int64(n), x.at+int64(len(x.bytes))); from < to {
-			copy(b[from-off:to-off], x.bytes[from-x.at:])
-		}
-	}
-	return n, err
-}
 
 // Of sections, as debug/elf has them: one that is not in the file, and one that is compressed.
 const (
@@ -40,7 +17,9 @@ const (
 	compressed = 0x800
 )
 
-// split returns at most n parts, which together show what r shows. A file that has unwind
+// split returns at most n parts of an ELF file, which together show what r shows. Each shows only
+// some of the functions in the unwind information (.eh_frame). The profiler's library reads a file
+// on one processor, and the parts of a file can be read side by side. A file that has unwind
 // information elsewhere than in .eh_frame is one part, and so is one that cannot be read.
 func split(r io.ReaderAt, n int64) (parts []io.ReaderAt) {
 	whole := []io.ReaderAt{r}
@@ -72,12 +51,12 @@ func split(r io.ReaderAt, n int64) (parts []io.ReaderAt) {
 	}
 	first, cuts := functions(io.NewSectionReader(r, begin, size), size/n+1)
 	for i := range len(cuts) + 1 {
-		p := part{ReaderAt: r}
+		p := &proc.Patched{ReaderAt: r}
 		if i > 0 {
-			p.patches = append(p.patches, patch{begin + first, hide(cuts[i-1] - first)})
+			p.Patches = append(p.Patches, proc.Patch{At: begin + first, Bytes: hide(cuts[i-1] - first)})
 		}
 		if i < len(cuts) {
-			p.patches = append(p.patches, patch{begin + cuts[i], make([]byte, 4)}) // the end of .eh_frame
+			p.Patches = append(p.Patches, proc.Patch{At: begin + cuts[i], Bytes: make([]byte, 4)}) // the end of .eh_frame
 		}
 		parts = append(parts, p)
 	}
