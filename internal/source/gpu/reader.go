@@ -65,46 +65,31 @@ var causes loss.Causes
 
 var lossLate = causes.Add("driver_readings_late", "readings of the driver's totals that took too long: the previous readings were used instead")
 
-// An Opening is a Reader of NVML's figures while NVML opens, which takes tens of milliseconds or more.
-type Opening struct {
-	done    chan struct{} // closed when the other fields are set
-	reader  *Reader
-	version string
-	err     error
-}
-
-// OpenReader starts to open NVML. See NewReader.
-func OpenReader(subjects func() []record.Subject, report func(*record.Reading), now func() uint64) *Opening {
-	o := &Opening{done: make(chan struct{})}
+// OpenReader starts to open NVML, which takes tens of milliseconds or more. wait returns the Reader (see
+// NewReader) and the driver's version, "" if it is not known.
+func OpenReader(subjects func() []record.Subject, report func(*record.Reading), now func() uint64) (wait func() (*Reader, string, error)) {
+	var reader *Reader
+	var version string
+	var err error
+	done := make(chan struct{})
 	go func() {
-		defer close(o.done)
-		n, err := Open()
-		if o.err = err; err != nil {
+		defer close(done)
+		n, failed := Open()
+		if err = failed; err != nil {
 			return
 		}
-		if o.reader, o.err = NewReader(n, subjects, report, now); o.err != nil {
+		version, _ = n.DriverVersion()
+		if reader, err = NewReader(n, subjects, report, now); err != nil {
 			n.Close()
 		}
-		o.version, _ = n.DriverVersion()
 	}()
-	return o
-}
-
-// Wait returns the Reader, and the driver's version, "" if it is not known.
-func (o *Opening) Wait() (*Reader, string, error) {
-	select {
-	case <-o.done:
-		return o.reader, o.version, o.err
-	case <-time.After(openPatience):
-		return nil, "", fmt.Errorf("NVML has not answered for %v", openPatience)
-	}
-}
-
-// Abandon closes NVML once it is open, instead of Wait.
-func (o *Opening) Abandon() {
-	if <-o.done; o.err == nil {
-		go o.reader.Run()
-		_ = o.reader.Close()
+	return func() (*Reader, string, error) {
+		select {
+		case <-done:
+			return reader, version, err
+		case <-time.After(openPatience):
+			return nil, "", fmt.Errorf("NVML has not answered for %v", openPatience)
+		}
 	}
 }
 

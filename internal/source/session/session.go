@@ -146,11 +146,6 @@ func Start(opts Options) (_ *Session, err error) {
 		}
 	}
 	gpus := gpu.OpenReader(s.subjects, func(r *record.Reading) { s.apply(r) }, monotonic)
-	defer func() {
-		if err != nil && s.gpus == nil {
-			go gpus.Abandon()
-		}
-	}()
 	if s.tracer, err = probes.Open(probes.Options{
 		API: opts.API, All: opts.All, Follow: opts.Follow, Ahead: true, Kernel: s.trace.Physical,
 		Tensors: opts.Tensors, Windows: opts.Windows.wanted(), FreeStacks: opts.FreeStacks,

@@ -123,8 +123,8 @@ func (s *sources) watchesKernel(loaded bool) bool {
 
 // readGPUs starts to read the driver's figures. Without NVML everything else works, and a warning says
 // why the figures are missing.
-func (s *sources) readGPUs(o *gpu.Opening) {
-	reader, version, err := o.Wait()
+func (s *sources) readGPUs(opened func() (*gpu.Reader, string, error)) {
+	reader, version, err := opened()
 	if err != nil {
 		text := "the driver's own totals are not known: " + err.Error()
 		if !s.opts.Held {
