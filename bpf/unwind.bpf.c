@@ -28,9 +28,6 @@ enum uw_stat {
 
 GM_MAP(unwind_stats, GM_MAP_ARRAY, UW_STAT_MAX, 0, u32, u64);
 
-/* Incomplete unwinds by the unwinder's error code (errors.h). */
-GM_MAP(unwind_errors, GM_MAP_HASH, 512, 0, u32, u64);
-
 const volatile u32 cfg_memo = 1;
 const volatile u32 cfg_verify_stacks = 0; /* every how many hits; 0: never */
 
@@ -46,15 +43,6 @@ gm_inline u64 uw_count(u32 what)
 		return 0;
 	__sync_fetch_and_add(n, 1);
 	return *n;
-}
-
-gm_inline void uw_count_error(u32 code)
-{
-	u64 one = 1, *n = bpf_map_lookup_elem(&unwind_errors, &code);
-	if (n)
-		__sync_fetch_and_add(n, 1);
-	else
-		bpf_map_update_elem(&unwind_errors, &code, &one, BPF_ANY);
 }
 
 /* uw_report requests the analysis of a process with unknown code. */
@@ -171,10 +159,8 @@ __attribute__((noinline)) u32 uw_send(u32 slot)
 /* uw_counts counts how the unwind came out. */
 gm_inline void uw_counts(struct unwind *u)
 {
-	if (u->error) {
+	if (u->error)
 		uw_count(UW_INCOMPLETE);
-		uw_count_error(u->error);
-	}
 	if (u->frames > UW_LEAF_FRAMES + UW_ROOT_FRAMES)
 		uw_count(UW_TRUNCATED);
 }

@@ -58,7 +58,6 @@ const (
 	UnwindMapThreads                 = "threads"
 	UnwindMapTraceEvents             = "trace_events"
 	UnwindMapTracesCtxV1             = "traces_ctx_v1"
-	UnwindMapUnwindErrors            = "unwind_errors"
 	UnwindMapUnwindInfoArray         = "unwind_info_array"
 	UnwindMapUnwindMemo              = "unwind_memo"
 	UnwindMapUnwindNowhere           = "unwind_nowhere"
@@ -195,7 +194,6 @@ type UnwindMapSpecs struct {
 	Threads              *ebpf.MapSpec `ebpf:"threads"`
 	TraceEvents          *ebpf.MapSpec `ebpf:"trace_events"`
 	TracesCtxV1          *ebpf.MapSpec `ebpf:"traces_ctx_v1"`
-	UnwindErrors         *ebpf.MapSpec `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.MapSpec `ebpf:"unwind_info_array"`
 	UnwindMemo           *ebpf.MapSpec `ebpf:"unwind_memo"`
 	UnwindNowhere        *ebpf.MapSpec `ebpf:"unwind_nowhere"`
@@ -304,7 +302,6 @@ type UnwindMaps struct {
 	Threads              *ebpf.Map `ebpf:"threads"`
 	TraceEvents          *ebpf.Map `ebpf:"trace_events"`
 	TracesCtxV1          *ebpf.Map `ebpf:"traces_ctx_v1"`
-	UnwindErrors         *ebpf.Map `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.Map `ebpf:"unwind_info_array"`
 	UnwindMemo           *ebpf.Map `ebpf:"unwind_memo"`
 	UnwindNowhere        *ebpf.Map `ebpf:"unwind_nowhere"`
@@ -361,7 +358,6 @@ func (m *UnwindMaps) Close() error {
 		m.Threads,
 		m.TraceEvents,
 		m.TracesCtxV1,
-		m.UnwindErrors,
 		m.UnwindInfoArray,
 		m.UnwindMemo,
 		m.UnwindNowhere,

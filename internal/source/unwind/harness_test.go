@@ -438,11 +438,11 @@ func (c *capture) loss() []uint64 {
 
 func (c *capture) stats() Stats {
 	c.t.Helper()
-	s, errs, err := c.u.Stats()
+	s, err := c.u.Stats()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Logf("%+v %v", s, errs)
+	c.t.Logf("%+v", s)
 	return s
 }
 

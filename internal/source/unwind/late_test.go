@@ -97,7 +97,7 @@ func TestCopiesShare(t *testing.T) {
 	p.run()
 	// User space takes maxCopies out before it waits for the analysis. The others have half
 	// of the room, 16 MiB for copies of 74 KB.
-	if s, _, err := c.u.Stats(); err != nil || s.NotCopied == 0 || s.Copied > maxCopies+16<<20/74_000/2 {
+	if s, err := c.u.Stats(); err != nil || s.NotCopied == 0 || s.Copied > maxCopies+16<<20/74_000/2 {
 		t.Errorf("%d copies of one user, %d found no room: %v", s.Copied, s.NotCopied, err)
 	}
 	c.u.analyse.Release(1)

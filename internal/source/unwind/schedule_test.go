@@ -150,7 +150,7 @@ func TestNoMemoWithoutGeneration(t *testing.T) {
 	}
 	c.attach(buildLibrary(t), symbol, 1)
 	p.run()
-	s, _, err := c.u.Stats()
+	s, err := c.u.Stats()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 type Stats struct {
 	MemoHits       uint64 // the memo knew the stack
 	Unwound        uint64 // unwound in full
-	Incomplete     uint64 // of those, ended early; Errors says why
+	Incomplete     uint64 // of those, ended early
 	Truncated      uint64 // of those, too deep to record every frame
 	Copied         uint64 // reached code not known yet: unwound later, from a copy
 	NotCopied      uint64 // reached such code, but there was no room for a copy
@@ -23,25 +23,20 @@ type Stats struct {
 	Mismatched     uint64 // of those, with another result: must be 0
 }
 
-// Stats returns the counts so far, and the counts of incomplete stacks by reason.
-func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
-	var s Stats
+// Stats returns the counts so far, zeros without an unwinder.
+func (u *Unwinder) Stats() (s Stats, err error) {
+	if u == nil {
+		return s, nil
+	}
 	for i, to := range []*uint64{
 		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.Truncated, &s.Copied, &s.NotCopied, &s.UnknownProcess, &s.NoRoom,
 		&s.NotSent, &s.NotStored, &s.Verified, &s.Mismatched,
 	} {
 		if err := u.kernel.maps["unwind_stats"].Lookup(uint32(i), to); err != nil {
-			return s, nil, fmt.Errorf("read stack counters: %w", err)
+			return s, fmt.Errorf("read stack counters: %w", err)
 		}
 	}
-	errs := make(map[Error]uint64)
-	var code uint32
-	var n uint64
-	it := u.kernel.maps["unwind_errors"].Iterate()
-	for it.Next(&code, &n) {
-		errs[Error(code)] = n
-	}
-	return s, errs, it.Err()
+	return s, nil
 }
 
 // The counters of stacks that are not complete.
@@ -61,7 +56,7 @@ var (
 )
 
 func (u *Unwinder) loss() []loss.Counter {
-	s, _, err := u.Stats()
+	s, err := u.Stats()
 	if err != nil {
 		return nil
 	}

@@ -227,7 +227,7 @@ func (t *Capture) Notes() (out []string) {
 	if u.memoErr != nil {
 		out = append(out, fmt.Sprintf("unwind tables are not kept for later runs: %v", u.memoErr))
 	}
-	if s, _, err := u.Stats(); err == nil {
+	if s, err := u.Stats(); err == nil {
 		out = append(out, fmt.Sprintf("stacks: %d from the memo, %d unwound, %d of them not fit for the memo", s.MemoHits, s.Unwound, s.NotStored))
 		if s.Verified > 0 {
 			out = append(out, fmt.Sprintf("verified: %d memoized stacks were unwound as well, %d differed", s.Verified, s.Mismatched))
@@ -236,14 +236,8 @@ func (t *Capture) Notes() (out []string) {
 	return out
 }
 
-// Stats returns the counts of stacks so far, zeros without an unwinder.
-func (t *Capture) Stats() (Stats, error) {
-	if t.unwinder == nil {
-		return Stats{}, nil
-	}
-	s, _, err := t.unwinder.Stats()
-	return s, err
-}
+// Stats is Unwinder.Stats.
+func (t *Capture) Stats() (Stats, error) { return t.unwinder.Stats() }
 
 // Close releases the unwinder. The probes must be off.
 func (t *Capture) Close() error {
