@@ -50,28 +50,13 @@ func (pid processMemory) read(spans []*span) {
 	}
 }
 
-// pieces are what one step reads of memory, each piece once.
-type pieces struct {
-	spans []*span
-	known map[piece]*span
-}
-
-type piece struct {
-	at uint64
-	n  int
-}
+// pieces are what one step reads of memory.
+type pieces []*span
 
 // want returns a piece that is there once it was read.
 func (p *pieces) want(at uint64, n int) *span {
-	if s := p.known[piece{at, n}]; s != nil {
-		return s
-	}
 	s := &span{at: at, to: make([]byte, n)}
-	if p.known == nil {
-		p.known = make(map[piece]*span)
-	}
-	p.known[piece{at, n}] = s
-	p.spans = append(p.spans, s)
+	*p = append(*p, s)
 	return s
 }
 
@@ -93,7 +78,6 @@ func (p *pieces) complete(s *span, n int) *span {
 
 // read reads what is wanted.
 func (p *pieces) read(m memory) {
-	m.read(p.spans)
-	p.spans = p.spans[:0]
-	clear(p.known)
+	m.read(*p)
+	*p = (*p)[:0]
 }
