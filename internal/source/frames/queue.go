@@ -27,11 +27,10 @@ const (
 type queue struct {
 	jobs  *fair.Queue
 	meter *work.Meter
+	busy  work.Busy
 
 	mu      sync.Mutex
 	pending map[chan struct{}]bool // one for each job, closed when it is done or dropped
-	busy    int                    // the process that is being read, 0 for none
-	since   time.Time
 }
 
 func newQueue(meter *work.Meter) *queue {
@@ -49,7 +48,7 @@ func (q *queue) close() error {
 	defer cancel()
 	q.wait(ctx)
 	if ctx.Err() != nil {
-		pid, _ := q.reading()
+		pid, _ := q.busy.Process()
 		return fmt.Errorf("process %d does not answer: the trace is not closed", pid)
 	}
 	return nil
@@ -63,9 +62,9 @@ func (q *queue) add(user uint16, pid int, run, drop func()) {
 	q.pending[over] = true
 	q.mu.Unlock()
 	q.jobs.Do(uint32(user), func() {
-		q.set(pid)
+		q.busy.Set(pid)
 		q.meter.Do(user, run)
-		q.set(0)
+		q.busy.Set(0)
 		q.end(over)
 	}, func() {
 		drop()
@@ -79,12 +78,6 @@ func (q *queue) end(over chan struct{}) {
 	delete(q.pending, over)
 	q.mu.Unlock()
 	close(over)
-}
-
-func (q *queue) set(pid int) {
-	q.mu.Lock()
-	q.busy, q.since = pid, time.Now()
-	q.mu.Unlock()
 }
 
 // wait returns when all jobs so far are done, or ctx ends.
@@ -101,20 +94,10 @@ func (q *queue) wait(ctx context.Context) {
 	}
 }
 
-// reading returns the process that is being read, 0 for none, and for how long.
-func (q *queue) reading() (pid int, took time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.busy == 0 {
-		return 0, 0
-	}
-	return q.busy, time.Since(q.since)
-}
-
-// note names the process that delays the names of others, "" for none.
-func (q *queue) note() string {
-	pid, took := q.reading()
-	if took < slow {
+// note names the process that has delayed the names of others for so long, "" for none.
+func (q *queue) note(slow time.Duration) string {
+	pid, took := q.busy.Process()
+	if pid == 0 || took < slow {
 		return ""
 	}
 	return fmt.Sprintf("reading names from process %d has taken %.0f s: new stacks have none until it ends", pid, took.Seconds())

@@ -228,7 +228,7 @@ func (s *Source) Loss() []loss.Counter {
 
 // Notes describe incomplete stacks, and what delays others.
 func (s *Source) Notes() (out []string) {
-	if note := s.queue.note(); note != "" {
+	if note := s.queue.note(slow); note != "" {
 		out = append(out, note)
 	}
 	s.mu.Lock()

@@ -157,7 +157,7 @@ func (u *Unwinder) work(ctx context.Context) {
 		for _, pid := range due {
 			u.analyzeSoon(pid, nil)
 		}
-		u.schedule.begin(0)
+		u.busy.Set(0)
 		u.analyse.Release(1)
 	}
 }
@@ -165,7 +165,7 @@ func (u *Unwinder) work(ctx context.Context) {
 // analyzeSoon analyses a process, and does not wait for its tables. A process that has
 // ended cannot be analysed. If stacks of it still come, they are counted as incomplete.
 func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
-	u.schedule.begin(pid)
+	u.busy.Set(pid)
 	if tables, err := u.analyzeLocked(pid, fresh); err == nil {
 		u.finishing.Go(func() { _ = u.finish(pid, tables) })
 	}

@@ -31,9 +31,6 @@ type schedule struct {
 	last    uint16                 // the user whose turn was last
 	ended   []int
 	dropped atomic.Uint64 // processes that found no room
-	// The analysis under way: of process, 0 for none.
-	process int
-	since   time.Time
 
 	wake chan struct{}
 }
@@ -159,23 +156,4 @@ func (s *schedule) turns(now time.Time) (pids []int) {
 		}
 	}
 	return pids
-}
-
-// begin notes which process is being analysed from now on.
-func (s *schedule) begin(pid int) {
-	s.mu.Lock()
-	s.process, s.since = pid, time.Now()
-	s.mu.Unlock()
-}
-
-// Busy returns the process that is being analysed, and for how long; 0 for none. A
-// target's file system may never answer.
-func (u *Unwinder) Busy() (pid int, since time.Duration) {
-	s := u.schedule
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.process == 0 {
-		return 0, 0
-	}
-	return s.process, time.Since(s.since)
 }

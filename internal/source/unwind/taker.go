@@ -221,7 +221,7 @@ func (t *Capture) Notes() (out []string) {
 	if u == nil {
 		return nil
 	}
-	if pid, busy := u.Busy(); busy > slow {
+	if pid, busy := u.busy.Process(); busy > slow {
 		out = append(out, fmt.Sprintf("the analysis of process %d has taken %.0f s: stacks of new processes follow frame pointers until it ends", pid, busy.Seconds()))
 	}
 	if u.memoErr != nil {

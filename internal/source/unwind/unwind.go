@@ -95,6 +95,7 @@ type Unwinder struct {
 	mappings  map[uint32][]proc.Mapping // by process, as of its last analysis; under analyse
 	finishing sync.WaitGroup            // analyses whose tables are being loaded
 	schedule  *schedule
+	busy      work.Busy
 	copies    copies
 	known     *knownProcesses
 
@@ -186,7 +187,7 @@ func (u *Unwinder) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	if err := u.analyse.Acquire(ctx, 1); err != nil {
-		pid, _ := u.Busy()
+		pid, _ := u.busy.Process()
 		return fmt.Errorf("close stack capture: the analysis of process %d does not end", pid)
 	}
 	<-u.worked
