@@ -1,6 +1,9 @@
 //go:build ignore
 
 /* SPDX-License-Identifier: GPL-2.0 */
+#ifdef __TARGET_ARCH_x86 /* it has them together with tail calls since Linux 5.10 */
+#define gm_step __attribute__((noinline))
+#endif
 #include "gpumemtrace.h"
 
 char LICENSE[] SEC("license") = "GPL";
