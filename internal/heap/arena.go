@@ -10,8 +10,7 @@ import (
 // An arena has arrays that are not memory of Go's, whose collector would let as much garbage pile
 // up beside them. release gives all of them back.
 type arena struct {
-	maps   [][]byte
-	spares [][]byte // of somebody else, and no longer used
+	maps [][]byte
 }
 
 // An element is what an array of an arena may have: Go's collector looks for no pointers there.
@@ -22,21 +21,12 @@ type element interface {
 // smallArray is the size of arrays, in bytes, that are Go's all the same.
 const smallArray = 64 << 10
 
-const alignment = 64
-
 // room returns an array of zeros.
 func room[T element](a *arena, n int) []T {
 	var one T
 	size := n * int(unsafe.Sizeof(one))
 	if size < smallArray {
 		return make([]T, n)
-	}
-	for i, spare := range a.spares {
-		if len(spare) >= size {
-			a.spares[i] = spare[min((size+alignment-1)&^(alignment-1), len(spare)):]
-			clear(spare[:size])
-			return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(spare))), n)
-		}
 	}
 	return mapped[T](a, n)
 }
@@ -87,9 +77,8 @@ func index[T element](a *arena, array []T) int {
 
 // temporary gives back, when done is called, all arrays that were made since.
 func (a *arena) temporary() (done func()) {
-	spares, n := slices.Clone(a.spares), len(a.maps)
+	n := len(a.maps)
 	return func() {
-		copy(a.spares, spares)
 		for _, data := range a.maps[n:] {
 			_ = unix.Munmap(data)
 		}

@@ -168,7 +168,7 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	}
 	lists := listReader{objectReader: r, interpreters: interpreters, most: o.MaxObjects}
 	found := lists.find()
-	r.arena.spares = append(r.arena.spares, r.mem.shrink(edgeSlots))
+	r.mem.shrink(edgeSlots)
 	objects := r.newObjects(found)
 	drop(r.arena, found)
 	reading.Objects = uint64(len(objects.address))
@@ -190,6 +190,7 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	refs.gatherExtras()
 	refs.confirmStorages()
 	free := refs.keptFree()
+	r.mem.shrink(nameSlots)
 	if allocator != 0 {
 		resume := r.mem.part(allocatorShare)
 		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator, allocatorRounds, r.lost)
@@ -198,7 +199,6 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	if reading.Framework == "" {
 		reading.Framework = refs.framework
 	}
-	r.arena.spares = append(r.arena.spares, r.mem.shrink(nameSlots))
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading, o.CPU)
 	}

@@ -38,10 +38,10 @@ const (
 	blockSize  = pageSize * blockPages
 	// Lists may lead to and fro, and while they are followed there is little else in memory:
 	// up to 64 MiB. References lead to objects beside: up to 32 MiB, and to names from then
-	// on: 16 MiB.
+	// on: 4 MiB.
 	listSlots = 4 << 10
 	edgeSlots = 2 << 10
-	nameSlots = 1 << 10
+	nameSlots = 1 << 8
 	populated = 128 // blocks, of 2 MiB
 	// maxAddress is the end of what a process may map on x86-64 and arm64.
 	maxAddress = 1 << 57
@@ -97,12 +97,11 @@ func (c *cache) open() error {
 	return nil
 }
 
-// shrink forgets the blocks that were read, leaves room for so many, and returns the rest.
-func (c *cache) shrink(slots int) []byte {
-	rest := c.data[slots*blockSize : max(slots, cap(c.blocks))*blockSize]
+// shrink forgets the blocks that were read, leaves room for so many, and gives the rest back.
+func (c *cache) shrink(slots int) {
+	_ = unix.Madvise(c.data[slots*blockSize:], unix.MADV_DONTNEED)
 	c.blocks = make([]block, 0, slots)
 	c.forget()
-	return rest
 }
 
 // release gives the cache's memory back. Nothing can be read from then on.
