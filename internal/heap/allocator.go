@@ -358,7 +358,7 @@ func (r *allocatorReader) follow() {
 			continue
 		}
 		if len(r.blocks) == cap(r.blocks) {
-			r.blocks = larger(&r.arena, r.blocks, 64)
+			r.blocks = resized(&r.arena, r.blocks, 2*cap(r.blocks)+64)
 		}
 		r.index[at] = uint32(len(r.blocks))
 		r.blocks = append(r.blocks, b)

@@ -28,13 +28,6 @@ func room[T element](a *arena, n int) []T {
 	if size < smallArray {
 		return make([]T, n)
 	}
-	return mapped[T](a, n)
-}
-
-// mapped returns an array of zeros that can grow where it is.
-func mapped[T element](a *arena, n int) []T {
-	var one T
-	size := n * int(unsafe.Sizeof(one))
 	// All pages at once, for one fault in each costs more.
 	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
@@ -44,12 +37,10 @@ func mapped[T element](a *arena, n int) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), n)
 }
 
-// larger returns an array with the elements of another, which is given back, and room for twice
-// as many, or for atLeast.
-func larger[T element](a *arena, from []T, atLeast int) []T {
-	n := max(2*cap(from), atLeast)
+// resized returns an array with the elements of another, which is given back, and room for n.
+func resized[T element](a *arena, from []T, n int) []T {
 	var one T
-	if i := index(a, from); i >= 0 {
+	if i := index(a, from); i >= 0 && n > 0 {
 		if data, err := unix.Mremap(a.maps[i], n*int(unsafe.Sizeof(one)), unix.MREMAP_MAYMOVE); err == nil {
 			a.maps[i] = data
 			return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), n)[:len(from)]
@@ -61,12 +52,13 @@ func larger[T element](a *arena, from []T, atLeast int) []T {
 	return to
 }
 
-// drop gives an array back.
-func drop[T element](a *arena, array []T) {
+// drop gives an array back. It returns none.
+func drop[T element](a *arena, array []T) []T {
 	if i := index(a, array); i >= 0 {
 		_ = unix.Munmap(a.maps[i])
 		a.maps = slices.Delete(a.maps, i, i+1)
 	}
+	return nil
 }
 
 // index returns which of an arena's arrays one is, -1 for one of Go's.

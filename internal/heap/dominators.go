@@ -10,7 +10,7 @@ import (
 // a root to v goes through u, so that v is freed when u is.
 type dominators struct {
 	order []vertex // by depth-first search; 0 stands for all roots
-	index []uint32 // of each vertex in order, 0 for none
+	index []uint32 // of each vertex in order, 0 for none; only until they are found
 	above []uint32 // index of the nearest vertex that dominates it
 	// By index, for the storages that a vertex dominates: their bytes, the bytes that an
 	// autograd graph holds, the bytes that are not training state, and their number.
@@ -142,5 +142,6 @@ func (g *graph) dominate(trained []bool, cpu bool) *dominators {
 		}
 		d.graph[a] += d.graph[i]
 	}
+	d.index = drop(g.arena, d.index)
 	return d
 }

@@ -41,8 +41,28 @@ type graph struct {
 
 func newGraph(r *references) *graph {
 	g := &graph{r: r, n: len(r.start) - 1, arena: r.py.arena, entries: map[vertex]vertex{}, sizes: map[vertex]int{}}
-	g.from = room[vertex](g.arena, len(r.edges))
-	g.first = room[uint32](g.arena, g.n+1)
+	g.live, g.first = room[bool](g.arena, g.n), room[uint32](g.arena, g.n+1)
+	g.from, g.back = room[vertex](g.arena, len(r.edges)), room[uint32](g.arena, len(r.edges))
+	g.turn()
+	g.findLive()
+	// No path leads to what is not live. How large a graph is counts all its nodes.
+	kept, begin := r.edges[:0], r.start[0]
+	for v := range g.n {
+		edges := slices.DeleteFunc(r.edges[begin:r.start[v+1]], func(e edge) bool { return !g.live[e.to] && int(e.to) < len(r.objects.address) })
+		begin, r.start[v] = r.start[v+1], uint32(len(kept))
+		kept = append(kept, edges...)
+	}
+	n := len(kept)
+	r.start[g.n] = uint32(n)
+	r.edges, g.from, g.back = resized(g.arena, kept, n), resized(g.arena, g.from[:n], n), resized(g.arena, g.back[:n], n)
+	g.turn()
+	return g
+}
+
+// turn finds the references to each vertex.
+func (g *graph) turn() {
+	r := g.r
+	clear(g.first)
 	for v := range g.n {
 		for i := r.start[v]; i < r.start[v+1]; i++ {
 			g.from[i] = vertex(v)
@@ -52,19 +72,17 @@ func newGraph(r *references) *graph {
 	for v := range g.n {
 		g.first[v+1] += g.first[v]
 	}
-	g.back = room[uint32](g.arena, len(r.edges))
 	for i, e := range slices.Backward(r.edges) { // each has its place before those that follow it
 		g.first[e.to]--
 		g.back[g.first[e.to]] = uint32(i)
 	}
-	return g
 }
 
 // analyze fills in the storages and what holds them. cpu: what an object keeps includes tensors in
 // the CPU's memory.
 func (g *graph) analyze(reading *holder.Reading, cpu bool) {
-	g.findLive()
 	g.name()
+	g.r.objects.count = drop(g.arena, g.r.objects.count)
 	optimizer := g.optimizerState()
 	done := g.arena.temporary()
 	trained := room[bool](g.arena, g.n)
@@ -72,7 +90,9 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 		if !g.r.mem.tick() {
 			return
 		}
-		trained[s.vertex] = g.trains(s.vertex, optimizer)
+		look := g.search(s.vertex, optimizer, "?") // whose name is not asked
+		role := look.role()
+		trained[s.vertex] = role != holder.NoRole && role != holder.Activation
 	}
 	reading.Retainers = g.retainers(g.dominate(trained, cpu))
 	done() // before there are storages
@@ -124,7 +144,6 @@ func (g *graph) to(v vertex) []uint32 { return g.back[g.first[v]:g.first[v+1]] }
 
 // findLive marks what leads to a storage or a module.
 func (g *graph) findLive() {
-	g.live = room[bool](g.arena, g.n)
 	var stack []vertex
 	for _, s := range g.r.storages {
 		g.live[s.vertex] = true

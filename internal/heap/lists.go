@@ -128,7 +128,7 @@ func (r *listReader) list(found []seen, head uint64) (_ []seen, ok bool) {
 			return found, false
 		}
 		if len(found) == cap(found) {
-			found = larger(r.arena, found, firstSeen)
+			found = resized(r.arena, found, 2*cap(found))
 		}
 		if n++; n == next {
 			mark, next = at, 2*next

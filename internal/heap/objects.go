@@ -145,11 +145,7 @@ func (o *objects) find(address uint64) (vertex, bool) {
 }
 
 // found notes that a reference to an object was found.
-func (o *objects) found(v vertex) {
-	if o.count[v] > 0 {
-		o.count[v]--
-	}
-}
+func (o *objects) found(v vertex) { o.count[v] -= min(o.count[v], 1) }
 
 // An instance is an object by its address, and that of its type.
 type instance struct{ address, class uint64 }

@@ -71,7 +71,7 @@ func newReferences(py *objectReader, o objects, torch *torchLayout, tensors int,
 func (r *references) gather() {
 	n := len(r.objects.address)
 	r.start = room[uint32](r.py.arena, n+n/8+1)[:0]
-	r.edges = mapped[edge](r.py.arena, 2*n+1)[:0]
+	r.edges = room[edge](r.py.arena, 2*n+1)[:0]
 	r.maxEdges = edgesEach*n + edgesMore
 	for i := range n {
 		r.start = append(r.start, uint32(len(r.edges)))
@@ -88,7 +88,7 @@ func (r *references) gather() {
 func (r *references) to(v vertex, l uint32) {
 	if v != noVertex && len(r.edges) < min(r.maxEdges, r.maxOfOne) {
 		if len(r.edges) == cap(r.edges) {
-			r.edges = larger(r.py.arena, r.edges, 0)
+			r.edges = resized(r.py.arena, r.edges, 2*cap(r.edges))
 		}
 		r.edges = append(r.edges, edge{v, l})
 	}

@@ -71,13 +71,6 @@ func (s *search) role() holder.Role {
 	return holder.NoRole
 }
 
-// trains tells whether a storage is a model's part, a gradient or an optimizer's state.
-func (g *graph) trains(v vertex, optimizer map[vertex]bool) bool {
-	look := g.search(v, optimizer, "?") // whose name is not asked
-	role := look.role()
-	return role != holder.NoRole && role != holder.Activation
-}
-
 // storage describes one storage.
 func (g *graph) storage(s storageImpl, optimizer map[vertex]bool) holder.Storage {
 	r := g.r

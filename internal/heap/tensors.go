@@ -29,17 +29,16 @@ const (
 
 // An impl is a TensorImpl.
 type impl struct {
+	tensor
 	storage, meta uint64
-	shape         []int64
-	dtype         int
 	span          uint64 // bytes of the storage from its begin to the last element
 }
 
 // A tensor is what is kept of an impl.
 type tensor struct {
 	shape    []int64
-	dtype    uint8
-	required bool
+	dtype    uint16
+	required bool // it needs a gradient
 }
 
 // readImpl reads a TensorImpl. ok tells whether it can be one.
@@ -54,9 +53,9 @@ func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
 	dims := word(b[l.sizes:])
 	count := word(b[l.sizes+sizesToCount:])
 	offset := word(b[l.sizes+sizesToOffset:])
-	t.dtype = int(b[l.sizes+sizesToType]) | int(b[l.sizes+sizesToType+1])<<8
+	t.dtype = uint16(b[l.sizes+sizesToType]) | uint16(b[l.sizes+sizesToType+1])<<8
 	t.storage, t.meta = word(b[l.storage:]), word(b[l.storage+storageToMeta:])
-	if dims > maxDims || count > math.MaxInt64 || t.dtype >= len(dtypes) || offset > math.MaxInt64 {
+	if dims > maxDims || count > math.MaxInt64 || int(t.dtype) >= len(dtypes) || offset > math.MaxInt64 {
 		return t, false
 	}
 	var inline [2][sizesInline]uint64
@@ -159,7 +158,7 @@ func (r *references) implReferences(v vertex, at uint64) {
 		r.lost.Add(tensorsUnfit, 1)
 		return
 	}
-	r.impls = append(r.impls, tensor{t.shape, uint8(t.dtype), false})
+	r.impls = append(r.impls, t.tensor)
 	r.extras[int(v)-len(r.objects.address)].at = uint32(len(r.impls))
 	// The object may live on because the tensor does.
 	if o, ok := r.objectOf[v]; ok {
@@ -219,6 +218,7 @@ func (r *references) implReferences(v vertex, at uint64) {
 // memory that was freed may be any size.
 func (r *references) confirmStorages() {
 	r.mem.forget()
+	n := len(r.storages)
 	r.storages = slices.DeleteFunc(r.storages, func(s storageImpl) bool { // those beside each other lie side by side
 		e, _ := r.extra(s.vertex)
 		now, ok := s, true
@@ -229,12 +229,10 @@ func (r *references) confirmStorages() {
 		case extraCuPy:
 			now, ok = r.cupyMemory(e.address)
 		}
-		if now.vertex = s.vertex; !ok || now != s {
-			r.lost.Add(tensorsUnfit, 1)
-			return true
-		}
-		return false
+		now.vertex = s.vertex
+		return !ok || now != s
 	})
+	r.lost.Add(tensorsUnfit, uint64(n-len(r.storages)))
 }
 
 // isImpl tells whether there is a TensorImpl at an address.
@@ -242,7 +240,7 @@ func (r *references) isImpl(at uint64) bool {
 	if at&7 != 0 || at < pageSize || at >= maxAddress {
 		return false
 	}
-	if _, ok := r.tensor(r.extraIndex(at)); ok {
+	if _, ok := r.tensor(r.extraAt[at]); ok { // without an entry this is no extra
 		return true
 	}
 	name := r.cpp.className(r.mem.word(at))
@@ -251,11 +249,4 @@ func (r *references) isImpl(at uint64) bool {
 	}
 	_, ok := r.torch.readImpl(r.mem, at)
 	return ok
-}
-
-func (r *references) extraIndex(at uint64) vertex {
-	if v, ok := r.extraAt[at]; ok {
-		return v
-	}
-	return noVertex
 }
