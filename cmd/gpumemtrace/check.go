@@ -63,8 +63,8 @@ func newCheck() *cobra.Command {
 		Args:    exactly(1, "one recording"),
 		RunE:    func(_ *cobra.Command, args []string) error { return k.run(args[0]) },
 	}
-	c.Flags().Func("max-peak", "the most that may be held on GPUs at the peak, such as 20GiB", amount(func(n int64) { k.peak = &n }))
-	c.Flags().Func("max-growth-per-step", "the most by which tensors may grow with each training step, on average over the later half of the steps, such as 1MiB", amount(func(n int64) { k.growth = &n }))
+	c.Flags().Var(amount(func(n int64) { k.peak = &n }), "max-peak", "the most that may be held on GPUs at the peak, such as 20GiB")
+	c.Flags().Var(amount(func(n int64) { k.growth = &n }), "max-growth-per-step", "the most by which tensors may grow with each training step, on average over the later half of the steps, such as 1MiB")
 	c.Flags().StringSliceVar(&k.without, "no-finding", nil, "fail for these findings (several with commas): "+strings.Join(findings.Names(), ", ")+", or all that the recording can show")
 	c.Flags().StringVar(&k.against, "against", "", "another recording, whose peak may not be exceeded")
 	c.Flags().StringVar(&k.within, "within", "2%", "by how much the peak may exceed that of --against")

@@ -90,9 +90,9 @@ func newFit() *cobra.Command {
 		}
 		return pflag.NormalizedName(name)
 	})
-	c.Flags().Func("memory", "say whether that fits into a GPU with this much memory, such as 80GiB, and the largest number that does (default that of the GPU in the recordings); it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest", amount(func(n int64) { limits.Memory = uint64(n) }))
-	c.Flags().Func("reserved", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows", amount(func(n int64) { limits.Reserved = uint64(n) }))
-	c.Flags().Func("beside", "say what the process holds on the GPU beside PyTorch's memory, such as 1GiB: CUDA's context, libraries. Recordings of a trace say it themselves", amount(func(n int64) { beside = uint64(n) }))
+	c.Flags().Var(amount(func(n int64) { limits.Memory = uint64(n) }), "memory", "say whether that fits into a GPU with this much memory, such as 80GiB, and the largest number that does (default that of the GPU in the recordings); it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest")
+	c.Flags().Var(amount(func(n int64) { limits.Reserved = uint64(n) }), "reserved", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
+	c.Flags().Var(amount(func(n int64) { beside = uint64(n) }), "beside", "say what the process holds on the GPU beside PyTorch's memory, such as 1GiB: CUDA's context, libraries. Recordings of a trace say it themselves")
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return c
 }

@@ -17,16 +17,21 @@ type group struct {
 	add   func(*pflag.FlagSet)
 }
 
-// amount parses an amount of memory, of a flag.
-func amount(use func(int64)) func(string) error {
-	return func(text string) error {
-		n, err := bytefmt.Parse(text)
-		if err == nil {
-			use(n)
-		}
-		return err
+// An amount is a flag of an amount of memory, which is called with it.
+type amount func(int64)
+
+func (use amount) Set(text string) error {
+	n, err := bytefmt.Parse(text)
+	if err == nil {
+		use(n)
 	}
+	return err
 }
+
+func (amount) String() string { return "" }
+
+// Type is what help calls the flag's value.
+func (amount) Type() string { return "size" }
 
 // setUpHelp shows examples first, then flags by group. Lines end with the terminal's.
 func setUpHelp(cmd *cobra.Command, groups []group) {
