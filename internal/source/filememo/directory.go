@@ -21,16 +21,18 @@ import (
 type directory struct {
 	*atomicfile.Dir
 	limit   int64
-	pending sync.WaitGroup // writes
+	writes  chan written
+	pending sync.WaitGroup // of writes
 	failed  func()         // called when a write fails
 
-	writing sync.Mutex
-	room    int64 // bytes that may be written before the directory is looked through
+	room int64 // bytes that may be written before the directory is looked through
 }
 
 var errTooLarge = errors.New("the value is too large for the cache")
 
 const (
+	// maxWaiting bounds the entries that wait to be written.
+	maxWaiting  = 1 << 10
 	entrySuffix = ".memo"
 	// Files that are being written have this suffix. One that was not written to for
 	// this long was left by a crash.
@@ -60,7 +62,16 @@ func openDirectory(path string, limit int64, failed func()) (*directory, error) 
 		dir.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return &directory{Dir: dir, limit: limit, failed: failed}, nil
+	d := &directory{Dir: dir, limit: limit, failed: failed, writes: make(chan written, maxWaiting)}
+	go func() {
+		for w := range d.writes {
+			if d.write(w.name, w.entry) != nil {
+				d.failed()
+			}
+			d.pending.Done()
+		}
+	}()
+	return d, nil
 }
 
 // checkOwner fails unless a file is the effective user's, and nobody else's to read or write.
@@ -77,6 +88,7 @@ func checkOwner(f fs.FileInfo) error {
 // Close returns when all is written.
 func (d *directory) Close() error {
 	d.pending.Wait()
+	close(d.writes)
 	return d.Dir.Close()
 }
 
@@ -100,18 +112,14 @@ func (d *directory) get(name string) ([]byte, error) {
 	return d.ReadFile(name)
 }
 
-// put writes the entry in the background, so that the caller does not wait for the disk.
+// put queues the entry for a goroutine that writes it, so that the caller does not wait for
+// the disk.
 func (d *directory) put(name string, entry []byte) error {
 	if int64(len(entry)) > min(maxEntry, d.limit/credit) {
 		return errTooLarge
 	}
-	d.pending.Go(func() {
-		d.writing.Lock()
-		defer d.writing.Unlock()
-		if d.write(name, entry) != nil {
-			d.failed()
-		}
-	})
+	d.pending.Add(1)
+	d.writes <- written{name, entry}
 	return nil
 }
 
@@ -161,6 +169,12 @@ func (d *directory) makeRoom(size int64) error {
 	}
 	d.room = d.limit/credit - size
 	return nil
+}
+
+// A written entry is on its way to the disk.
+type written struct {
+	name  string
+	entry []byte
 }
 
 // list returns the memo's own files, and no others.
