@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -30,8 +31,6 @@ const (
 	// copyInterval is the least time between two copies of a batch: a target decides how
 	// many there are.
 	copyInterval = time.Millisecond
-	// drainInterval is the time between two looks whether all copies are unwound.
-	drainInterval = time.Millisecond
 )
 
 // copies unwinds stacks through code that was not known when they were captured. The
@@ -40,9 +39,11 @@ const (
 type copies struct {
 	reader   *ring.Reader
 	done     chan struct{}     // closed when read has ended
-	busy     atomic.Bool       // copies are out of the ring and not unwound
 	failed   atomic.Uint64     // copies that could not be unwound
 	consumed map[uint32]uint64 // bytes so far, by the number of their user
+
+	mu      sync.Mutex
+	waiting []chan struct{} // requests: each is closed when all earlier copies are unwound
 }
 
 func (u *Unwinder) startCopies() error {
@@ -64,15 +65,19 @@ func (c *copies) start(from *ebpf.Map, unwind func(batch [][]byte)) (err error) 
 }
 
 func (c *copies) read(unwind func(batch [][]byte)) {
+	var asked []chan struct{} // requests from before the current read
 	for {
-		c.busy.Store(true) // before the ring is empty: see idle
+		asked = append(asked, c.requests()...)
 		batch, more, err := c.batch()
 		unwind(batch)
-		if more {
-			continue
+		if err == nil && !more {
+			for _, w := range asked {
+				close(w)
+			}
+			asked = nil
+			err = c.reader.Wait(0, c.wanted)
 		}
-		c.busy.Store(false)
-		if err != nil || c.reader.Wait(0, func() bool { return !c.reader.Empty() }) != nil {
+		if err != nil {
 			return
 		}
 	}
@@ -90,8 +95,13 @@ func (c *copies) batch() (batch [][]byte, more bool, err error) {
 	return batch, true, nil
 }
 
-// idle returns whether all copies so far are unwound.
-func (c *copies) idle() bool { return c.reader.Empty() && !c.busy.Load() }
+// wanted returns whether there is something to read, or to answer.
+func (c *copies) wanted() bool {
+	c.mu.Lock()
+	asked := len(c.waiting) > 0
+	c.mu.Unlock()
+	return asked || !c.reader.Empty()
+}
 
 func (u *Unwinder) unwindCopies(batch [][]byte) {
 	analysed := map[uint32]bool{}
@@ -128,9 +138,33 @@ func (k *kernel) unwindCopy(c []byte) error {
 
 // Drain waits until the copies so far are unwound, or patience ends.
 func (u *Unwinder) Drain(patience time.Duration) {
-	for end := time.Now().Add(patience); !u.copies.idle() && time.Now().Before(end); {
-		time.Sleep(drainInterval)
+	if u.copies.reader == nil {
+		return
 	}
+	select {
+	case <-u.copies.request():
+	case <-u.copies.done:
+	case <-time.After(patience):
+	}
+}
+
+// request returns a channel that is closed when all copies so far are unwound. It stays
+// open if the reader ends before.
+func (c *copies) request() <-chan struct{} {
+	unwound := make(chan struct{})
+	c.mu.Lock()
+	c.waiting = append(c.waiting, unwound)
+	c.mu.Unlock()
+	c.reader.Wake()
+	return unwound
+}
+
+// requests returns the requests since the last call.
+func (c *copies) requests() (asked []chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	asked, c.waiting = c.waiting, nil
+	return asked
 }
 
 func (u *Unwinder) closeCopies() (err error) {

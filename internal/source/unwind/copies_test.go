@@ -3,13 +3,13 @@ package unwind
 import (
 	"os"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 )
 
-// Nothing is idle while copies are being unwound that are no longer in the ring.
-func TestCopiesIdle(t *testing.T) {
+// Who asks while copies are being unwound waits for those that came meanwhile, too: what
+// others asked before says nothing of these.
+func TestCopiesAskedMeanwhile(t *testing.T) {
 	ring, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())})
 	if err != nil {
 		t.Fatal(err)
@@ -17,25 +17,34 @@ func TestCopiesIdle(t *testing.T) {
 	defer ring.Close()
 	begun, end := make(chan struct{}), make(chan struct{})
 	var c copies
-	if err := c.start(ring, func([][]byte) {
-		select {
-		case begun <- struct{}{}:
-		case <-end:
-		}
-		<-end
-	}); err != nil {
+	if err := c.start(ring, func([][]byte) { begun <- struct{}{}; <-end }); err != nil {
 		t.Fatal(err)
 	}
+	first := c.request()
 	<-begun
-	if c.idle() {
-		t.Error("idle while a batch is being unwound")
+	second, third := c.request(), c.request()
+	end <- struct{}{}
+	<-begun // what came meanwhile, and what came before if the reader had not seen first yet
+	for _, asked := range []<-chan struct{}{second, third} {
+		select {
+		case <-asked:
+			t.Error("told before what came meanwhile is unwound")
+		default:
+		}
 	}
-	close(end)
-	for !c.idle() {
-		time.Sleep(time.Millisecond)
+	end <- struct{}{}
+	for _, asked := range []<-chan struct{}{first, second, third} {
+		<-asked
 	}
 	if err := c.reader.Close(); err != nil {
 		t.Fatal(err)
 	}
-	<-c.done
+	close(end)
+	for {
+		select {
+		case <-begun:
+		case <-c.done:
+			return
+		}
+	}
 }
