@@ -92,13 +92,13 @@ func (f *Patched) ReadAt(b []byte, off int64) (int, error) {
 // those that were checked.
 type headers struct{ Patched }
 
-// copy reads n bytes of the file once and for all.
+// copy reads n bytes of the file once and for all: what an earlier copy has stays as it was.
 func (h *headers) copy(size, at, n uint64) ([]byte, error) {
 	if at > size || n > size-at {
 		return nil, ErrMalformed
 	}
 	b := make([]byte, n)
-	if got, err := h.ReaderAt.ReadAt(b, int64(at)); uint64(got) < n {
+	if got, err := h.ReadAt(b, int64(at)); uint64(got) < n {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	h.Patches = append(h.Patches, Patch{int64(at), b})

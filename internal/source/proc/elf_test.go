@@ -156,3 +156,33 @@ func TestFunctionsOfSmall(t *testing.T) {
 		t.Errorf("%v, %v", offsets, err)
 	}
 }
+
+// otherHeader is a file whose header says, from the second reading on, that section 0 has the number of sections.
+type otherHeader struct{ readings, bytes int }
+
+func (f *otherHeader) ReadAt(b []byte, off int64) (int, error) {
+	head := elf.Header64{Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type: uint16(elf.ET_DYN), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT), Shoff: 4096, Ehsize: headerSize,
+		Phentsize: segmentSize, Phnum: 2, Shentsize: 64, Shnum: 1} // the segments begin where the file does
+	if f.readings > 0 {
+		head.Shnum = 0
+	}
+	whole := make([]byte, 4096+64)
+	_, _ = binary.Encode(whole, binary.LittleEndian, head)
+	_, _ = binary.Encode(whole[4096:], binary.LittleEndian, elf.Section64{Size: 1 << 20})
+	clear(b)
+	if off < int64(len(whole)) {
+		copy(b, whole[off:])
+	}
+	f.readings, f.bytes = f.readings+1, f.bytes+len(b)
+	return len(b), nil
+}
+
+// What was checked of a file is what is read, though the file changes meanwhile.
+func TestHeadersStay(t *testing.T) {
+	f := &otherHeader{}
+	_, err := ReadELF(f, 1<<40)
+	if f.bytes > 1<<20 {
+		t.Errorf("read %d bytes (%v)", f.bytes, err)
+	}
+}
