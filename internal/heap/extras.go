@@ -4,7 +4,7 @@ package heap
 type extra struct {
 	address uint64
 	kind    extraKind
-	at      uint32 // one more than its index in impls or storages, 0 for none
+	at      uint32 // one more than its index in impls or, until confirmStorages, in storages; 0 for none
 }
 
 type extraKind uint8
@@ -21,10 +21,14 @@ const (
 // maxExtras bounds all of them.
 const maxExtras = 1 << 20
 
-// addExtra returns the vertex of an extra.
+// addExtra returns the vertex of an extra. What is at one address is of one kind.
 func (r *references) addExtra(kind extraKind, address uint64) vertex {
 	if v, ok := r.extraAt[address]; ok {
-		return v
+		if e, _ := r.extra(v); e.kind == kind {
+			return v
+		}
+		r.lost.Add(tensorsUnfit, 1)
+		return noVertex
 	}
 	if len(r.extras) >= maxExtras {
 		return noVertex

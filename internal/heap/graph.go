@@ -33,7 +33,7 @@ type graph struct {
 	sizes   map[vertex]int
 	counted int
 	cycles  []uint32 // see findCycles
-	// Room of storage and of write.
+	// Room of search and of write.
 	candidates []candidate
 	tensors    []vertex
 	steps      []uint32

@@ -190,12 +190,12 @@ func readHeap(r *objectReader, o *Options, runtime *Runtime, reading *holder.Rea
 	refs.gatherExtras()
 	refs.confirmStorages()
 	free := refs.keptFree()
-	r.mem.shrink(nameSlots)
-	if allocator != 0 {
+	if allocator != 0 { // blocks lie wherever malloc had room: a small cache would read them again and again
 		resume := r.mem.part(allocatorShare)
 		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator, allocatorRounds, r.lost)
 		resume()
 	}
+	r.mem.shrink(nameSlots)
 	if reading.Framework == "" {
 		reading.Framework = refs.framework
 	}

@@ -298,3 +298,14 @@ func FuzzHeap(f *testing.F) {
 		bounded(t, m, where)
 	})
 }
+
+// What is said to be at one address is of one kind: an index of one list is none of another.
+func TestOneKindAtAnAddress(t *testing.T) {
+	r := &references{extraAt: map[uint64]vertex{}, lost: loss.New(losses)}
+	if v := r.addExtra(extraImpl, 64); v != 0 || r.addExtra(extraImpl, 64) != v {
+		t.Errorf("the first is vertex %d", v)
+	}
+	if v, lost := r.addExtra(extraStorage, 64), r.lost.Counters()[tensorsUnfit].Value; v != noVertex || lost != 1 {
+		t.Errorf("vertex %d for another kind, %d are counted", v, lost)
+	}
+}
