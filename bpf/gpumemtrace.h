@@ -9,7 +9,7 @@
 
 #include "platform.h"
 
-/* A step of a return program. Where the including program has global functions it is one,
+/* A step of a program. Where the including program has global functions it is one,
  * which the verifier checks once and by itself. arm64 has none together with tail calls
  * before Linux 6.0. On Linux 6.1 the argument of a global function cannot be a map's key, so what
  * looks up a process by one is inlined. */

@@ -34,7 +34,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
 	w := watcher{}
-	opt.MaxUnattributed, opt.Changed, opt.Extents = 1<<20, w.hear, true
+	opt.MaxUnattributed, opt.Changed, opt.Extents = 1<<20, w.hear, func(event.Process) bool { return true }
 	l, m, heard := New(opt), newModel(), places{}
 	unattributed := false
 	for i := range 40_000 {

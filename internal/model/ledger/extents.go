@@ -52,13 +52,15 @@ func (l *Ledger) TakeExtents(yield func(*Extent) bool) {
 
 // began and ended note the range of an allocation, if it is on a device.
 func (p *process) began(space event.Space, from, to uint64, s *Site) {
-	if p.l.opt.Extents && space == event.SpacePointer && s.Kind.Class() == event.ClassDevice {
+	if space == event.SpacePointer && s.Kind.Class() == event.ClassDevice && p.followed() {
 		p.l.extents = append(p.l.extents, Extent{Proc: p.id, From: from, To: to, Site: s})
 	}
 }
 
 func (p *process) ended(space event.Space, from, to uint64) {
-	if p.l.opt.Extents && space == event.SpacePointer {
+	if space == event.SpacePointer && p.followed() {
 		p.l.extents = append(p.l.extents, Extent{Proc: p.id, From: from, To: to})
 	}
 }
+
+func (p *process) followed() bool { return p.l.opt.Extents != nil && p.l.opt.Extents(p.id) }

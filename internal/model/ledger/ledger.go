@@ -47,8 +47,9 @@ type Options struct {
 	// Peaked, if set, is called at a new highest total of a process's memory of class device,
 	// and returns whether that is its peak. If not, the peak is where MarkPeak is called.
 	Peaked func(event.Process) bool
-	// Extents: whoever applies events calls TakeExtents after each.
-	Extents bool
+	// Extents, if set, returns whether TakeExtents has those of a process. Whoever applies events
+	// calls that after each.
+	Extents func(event.Process) bool
 }
 
 // SiteChanged calls Options.Changed. The tensor layer calls it where it changed how much of the

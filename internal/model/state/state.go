@@ -143,7 +143,7 @@ func (s *State) openLedgers(maxLive int) {
 	s.tensors = tensors.New(options)
 	s.tensors.Layout = s.history != nil || s.onPiece != nil
 	s.peaks = &peaks{byProcess: map[event.Process]*peak{}, physical: s.physical, tensors: s.tensors}
-	options.Extents = true
+	options.Extents = s.tensors.Follows
 	options.Peaked = func(event.Process) bool { return false } // the driver's own memory counts, too: see peaks
 	s.ledger = ledger.New(options)
 	s.peaks.ledger = s.ledger

@@ -21,7 +21,7 @@ func (l *Ledger) ended(proc event.Process, from, to uint64) { l.began(proc, from
 
 // newDriver returns a ledger of the driver layer that l follows, and whose peaks are l's too.
 func newDriver(l *Ledger, opt ledger.Options) *ledger.Ledger {
-	opt.Extents = true
+	opt.Extents = l.Follows
 	opt.Peaked = func(id event.Process) bool {
 		l.MarkPeak(id)
 		return true

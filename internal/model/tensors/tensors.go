@@ -3,7 +3,7 @@
 // segment's memory is in tensors. What is left of a segment is cached.
 //
 // A Ledger routes an event to its process, and has a ledger of call sites (Rows) for the
-// tensors themselves. The ledger of the driver layer reports to it where memory lies.
+// tensors themselves. The ledger of the driver layer tells it where memory lies (Follow).
 // The invariant: the parts of all tensors in an extent add up to its used bytes.
 //
 // Like package ledger, on which it rests, it is pure and never fails.
@@ -175,6 +175,9 @@ func (p *process) applyAllocator(e *event.Event) {
 		}
 	}
 }
+
+// Follows returns whether it matters where a process's memory lies.
+func (l *Ledger) Follows(proc event.Process) bool { return l.Layout || l.procs[proc] != nil }
 
 // Follow applies what the driver layer's ledger made of an event e of that layer: which of its
 // memory began, and which ended. Where e is nil, memory that begins is older than the process's
