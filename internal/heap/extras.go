@@ -21,7 +21,7 @@ const (
 // maxExtras bounds all of them.
 const maxExtras = 1 << 20
 
-// addExtra returns the vertex of an extra. What is at one address is of one kind.
+// addExtra returns the vertex of an extra, or noVertex, which it counts. What is at one address is of one kind.
 func (r *references) addExtra(kind extraKind, address uint64) vertex {
 	if v, ok := r.extraAt[address]; ok {
 		if e, _ := r.extra(v); e.kind == kind {
@@ -31,6 +31,7 @@ func (r *references) addExtra(kind extraKind, address uint64) vertex {
 		return noVertex
 	}
 	if len(r.extras) >= maxExtras {
+		r.lost.Add(objectsUnread, 1)
 		return noVertex
 	}
 	v := vertex(len(r.objects.address) + len(r.extras))

@@ -173,8 +173,6 @@ func (r *references) implReferences(v vertex, at uint64) {
 			if sv := r.addExtra(extraStorage, t.storage); sv != noVertex {
 				r.store(sv, s)
 				r.to(sv, label(kindStorage, 0))
-			} else {
-				r.lost.Add(objectsUnread, 1)
 			}
 		}
 	}
