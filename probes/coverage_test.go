@@ -136,7 +136,7 @@ var effects = []struct {
 		}
 		return false
 	}},
-	{"tell what the kernel driver's memory is for", func(r *Row) bool { return r.class == classCause || r.Op == event.OpGraphInstantiate }},
+	{"show what memory of the kernel driver is for", func(r *Row) bool { return r.class == classCause || r.Op == event.OpGraphInstantiate }},
 	{"call the kernel driver, through the C library", func(r *Row) bool { return r.imported() }},
 	{"make or end objects, memory among them", func(r *Row) bool { return r.Level == Kernel }},
 	{"return a function's address: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},

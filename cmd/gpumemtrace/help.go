@@ -17,7 +17,7 @@ type group struct {
 	add   func(*pflag.FlagSet)
 }
 
-// An amount is a flag of an amount of memory, which is called with it.
+// An amount is a flag whose value is an amount of memory, in bytes. Setting the flag calls it.
 type amount func(int64)
 
 func (use amount) Set(text string) error {

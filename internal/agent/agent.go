@@ -467,7 +467,7 @@ func (a *agent) apply(old *settings.Config, changed []string) {
 	}
 	a.record()
 	if slices.Contains(changed, "alert") {
-		if !a.alerts.HasRules() { // earlier failures are none of the new rules'
+		if !a.alerts.HasRules() { // a new rule does not report earlier failures
 			a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 		}
 		a.watchAlerts()

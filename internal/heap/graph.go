@@ -45,7 +45,7 @@ func newGraph(r *references) *graph {
 	g.from, g.back = room[vertex](g.arena, len(r.edges)), room[uint32](g.arena, len(r.edges))
 	g.turn()
 	g.findLive()
-	// No path leads to what is not live. How large a graph is counts all its nodes.
+	// No path leads to what is not live. The size of an autograd graph still counts all its nodes.
 	kept, begin := r.edges[:0], r.start[0]
 	for v := range g.n {
 		edges := slices.DeleteFunc(r.edges[begin:r.start[v+1]], func(e edge) bool { return !g.live[e.to] && int(e.to) < len(r.objects.address) })
@@ -90,7 +90,7 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 		if !g.r.mem.tick() {
 			return
 		}
-		look := g.search(s.vertex, optimizer, "?") // whose name is not asked
+		look := g.search(s.vertex, optimizer, "?") // its name is not needed here
 		role := look.role()
 		trained[s.vertex] = role != holder.NoRole && role != holder.Activation
 	}

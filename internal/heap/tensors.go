@@ -217,7 +217,7 @@ func (r *references) implReferences(v vertex, at uint64) {
 func (r *references) confirmStorages() {
 	r.mem.forget()
 	n := len(r.storages)
-	r.storages = slices.DeleteFunc(r.storages, func(s storageImpl) bool { // those beside each other lie side by side
+	r.storages = slices.DeleteFunc(r.storages, func(s storageImpl) bool { // neighbours in the list are neighbours in memory, and read together
 		e, _ := r.extra(s.vertex)
 		now, ok := s, true
 		switch e.kind {

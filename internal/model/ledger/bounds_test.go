@@ -119,7 +119,7 @@ func compareRows(t *testing.T, l *Ledger, m *model, at int) {
 	}
 }
 
-// places are the address ranges of each process, by their ends, as TakeExtents tells of them.
+// places are the address ranges of each process, by where they begin and end. They come from TakeExtents.
 type places map[event.Process]map[[2]uint64]*Site
 
 func (x places) take(l *Ledger) {

@@ -39,27 +39,36 @@ func (l *Ledger) Extents(proc event.Process) (all []Extent) {
 
 // TakeExtents yields each that began or ended since it was called last, in order. Those of a
 // process that is frozen, dropped or forgotten do not end.
-func (l *Ledger) TakeExtents(yield func(*Extent) bool) {
-	for i := range l.extents {
-		if !yield(&l.extents[i]) {
+func (l *Ledger) TakeExtents(yield func(*Extent) bool) { l.extents.Take(yield) }
+
+// Changes are what changed since Take was called last, in order.
+type Changes[T any] []T
+
+// Add adds the latest change.
+func (c *Changes[T]) Add(change T) { *c = append(*c, change) }
+
+// Take yields the changes, and removes them. They may be read until the next Add.
+func (c *Changes[T]) Take(yield func(*T) bool) {
+	for i := range *c {
+		if !yield(&(*c)[i]) {
 			break
 		}
 	}
-	if l.extents = l.extents[:0]; cap(l.extents) > 1<<10 {
-		l.extents = nil // the end of a context must not keep its scratch
+	if *c = (*c)[:0]; cap(*c) > 1<<10 {
+		*c = nil // the end of a context must not keep its scratch
 	}
 }
 
 // began and ended note the range of an allocation, if it is on a device.
 func (p *process) began(space event.Space, from, to uint64, s *Site) {
 	if space == event.SpacePointer && s.Kind.Class() == event.ClassDevice && p.followed() {
-		p.l.extents = append(p.l.extents, Extent{Proc: p.id, From: from, To: to, Site: s})
+		p.l.extents.Add(Extent{Proc: p.id, From: from, To: to, Site: s})
 	}
 }
 
 func (p *process) ended(space event.Space, from, to uint64) {
 	if space == event.SpacePointer && p.followed() {
-		p.l.extents = append(p.l.extents, Extent{Proc: p.id, From: from, To: to})
+		p.l.extents.Add(Extent{Proc: p.id, From: from, To: to})
 	}
 }
 

@@ -104,10 +104,10 @@ type Ledger struct {
 	gone  forgotten  // processes that were dropped: late events do not bring them back
 
 	events    int
-	visited   int      // rows visited to move graphs
-	held      Held     // of all processes
-	endedRows int      // rows that ended processes still show
-	extents   []Extent // see TakeExtents
+	visited   int             // rows visited to move graphs
+	held      Held            // of all processes
+	endedRows int             // rows that ended processes still show
+	extents   Changes[Extent] // see TakeExtents
 
 	loss     *loss.Set
 	evidence *Evidence // of the event that is applied, nil for none

@@ -186,11 +186,11 @@ func libraryFile(base string) bool {
 	return strings.HasSuffix(base, ".so") || strings.Contains(base, ".so.")
 }
 
-// Any reports whether is is true for a line of a stack.
-func Any(stack []*snapshot.Location, is func(*snapshot.Line) bool) bool {
+// Any reports whether a line of a stack matches.
+func Any(stack []*snapshot.Location, matches func(*snapshot.Line) bool) bool {
 	for _, l := range stack {
 		for i := range l.Lines {
-			if is(&l.Lines[i]) {
+			if matches(&l.Lines[i]) {
 				return true
 			}
 		}

@@ -121,7 +121,7 @@ func (p *process) visitTensors(f *record.Fields) {
 		}
 		p.tensors[a.Addr] = t
 		p.add(a.Addr, &t, 1)
-		p.l.reportPiece(t.piece(p.id, a.Addr))
+		p.l.pieces.Add(t.piece(p.id, a.Addr))
 	}
 }
 

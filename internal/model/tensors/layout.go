@@ -89,22 +89,10 @@ func (p *process) extentPieces(piece func(*extent, event.Process) Piece, yield f
 	return more
 }
 
-// reportPiece keeps c for TakePieces.
-func (l *Ledger) reportPiece(c Piece) { l.pieces = append(l.pieces, c) }
-
 // TakePieces yields each Piece that came to lie somewhere or ended since it was called last, in
 // order. Whoever applies events calls it after each. The end of a process ends no piece: see
 // PieceEnds.
-func (l *Ledger) TakePieces(yield func(*Piece) bool) {
-	for i := range l.pieces {
-		if !yield(&l.pieces[i]) {
-			break
-		}
-	}
-	if l.pieces = l.pieces[:0]; cap(l.pieces) > 1<<10 {
-		l.pieces = nil // the end of a context must not keep its scratch
-	}
-}
+func (l *Ledger) TakePieces(yield func(*Piece) bool) { l.pieces.Take(yield) }
 
 // PieceEnds yields the end of each piece that a process has: of the tensors first.
 func (l *Ledger) PieceEnds(proc event.Process) iter.Seq[Piece] {

@@ -204,7 +204,7 @@ func (m *memory) insert(x *extent, at *ledger.Site) {
 	x.pool = m.pool(at)
 	x.pool.extents++
 	m.extents.ReplaceOrInsert(x)
-	m.p.l.reportPiece(x.piece(m.p.id))
+	m.p.l.pieces.Add(x.piece(m.p.id))
 }
 
 // pool returns the pool of a call site, made if need be.
@@ -250,7 +250,7 @@ func (m *memory) end(from, to uint64) {
 			m.returned += x.bytes()
 		}
 		m.updatePeak(x.pool)
-		m.p.l.reportPiece(x.end(m.p.id))
+		m.p.l.pieces.Add(x.end(m.p.id))
 		m.removeExtent(x)
 	}
 }

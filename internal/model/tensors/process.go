@@ -121,7 +121,7 @@ func (p *process) begin(e *event.Event) bool {
 	}
 	p.tensors[e.Addr] = t
 	p.add(e.Addr, &t, 1)
-	l.reportPiece(t.piece(p.id, e.Addr))
+	l.pieces.Add(t.piece(p.id, e.Addr))
 	l.fates.addTensor(e)
 	p.compareTotals(e)
 	return true
@@ -176,7 +176,7 @@ func (p *process) device(index int32) *Device {
 func (p *process) end(addr uint64, t *tensor) {
 	delete(p.tensors, addr)
 	p.add(addr, t, -1)
-	p.l.reportPiece(t.piece(p.id, addr).end())
+	p.l.pieces.Add(t.piece(p.id, addr).end())
 }
 
 // add counts t, at addr, or with sign -1 its end.

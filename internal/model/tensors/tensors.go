@@ -41,8 +41,8 @@ type Ledger struct {
 	freers freerTable
 	seen   bool // a tensor
 	loss   *loss.Set
-	pieces []Piece     // see TakePieces
-	row    event.Event // that Rows gets for a tensor
+	pieces ledger.Changes[Piece] // see TakePieces
+	row    event.Event           // that Rows gets for a tensor
 }
 
 var causes loss.Causes

@@ -85,7 +85,7 @@ func across(samples []*snapshot.Sample) string {
 	return ", added up across " + strings.Join(several, " and ")
 }
 
-// itself returns n: where a map has the figures themselves, to sort its keys by.
+// itself returns n. sorting.Largest takes it for a map whose values are the figures to sort by.
 func itself(n int64) int64 { return n }
 
 // small reports whether a sentence names a part of a sum only among others: it would hide the

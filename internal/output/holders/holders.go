@@ -69,10 +69,10 @@ func (r *Report) arrays() []*holder.Storage {
 	return which(r.Reading, func(s *holder.Storage) bool { return s.Device == holder.UnknownDevice })
 }
 
-// which returns the storages of a reading for which is returns true.
-func which(of *holder.Reading, is func(*holder.Storage) bool) (out []*holder.Storage) {
+// which returns the storages of a reading that match.
+func which(of *holder.Reading, matches func(*holder.Storage) bool) (out []*holder.Storage) {
 	for i := range of.Storages {
-		if s := &of.Storages[i]; is(s) {
+		if s := &of.Storages[i]; matches(s) {
 			out = append(out, s)
 		}
 	}

@@ -178,7 +178,7 @@ func (f *otherHeader) ReadAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// What was checked of a file is what is read, though the file changes meanwhile.
+// ReadELF uses the header that it checked, even if the file has another one by then.
 func TestHeadersStay(t *testing.T) {
 	f := &otherHeader{}
 	_, err := ReadELF(f, 1<<40)
